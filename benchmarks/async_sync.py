@@ -14,8 +14,9 @@ A step is in flight until the thread of ``load``, or the handle of ``async``, is
 percentile of steps in flight is asked to be within 5 % of that of ``load``. The first step, which
 makes the copy, is told apart: a block has one. Small metrics are over in it.
 
-    python -m benchmarks.async_sync                        # writes results/async_sync.json
-    python -m benchmarks.async_sync --rounds 3 --cases counts
+    python -m benchmarks.async_sync             # writes results/async_sync.json
+
+It needs the extra ``bench-conformance``.
 """
 
 from __future__ import annotations
@@ -28,12 +29,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import distmetrics as dm
-from benchmarks.common import parser, write_json
-from benchmarks.sync_cases import CASES
+from benchmarks.common import arguments, write_json
+from benchmarks.sync_cases import CASES, training_step
 from distmetrics.testing import run
 from distmetrics.tree import flatten
 
@@ -41,24 +40,6 @@ PARTS = ("first", "in flight", "rest", "all")
 WAYS = ("alone", "load", "async", "blocking")
 IN_BACKGROUND = ("load", "async")
 CHOSEN = ("counts", "mAP")
-
-
-class Training:
-    """A small model of two ranks, and how long its steps take."""
-
-    def __init__(self, width: int) -> None:
-        torch.manual_seed(0)
-        layers = [nn.Linear(width, width), nn.ReLU()] * 4
-        self.model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 10)))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.batch, self.labels = torch.randn(16, width), torch.arange(16) % 10
-
-    def step(self) -> None:
-        """Make one step."""
-        self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(self.batch), self.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
 
 
 def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
@@ -77,7 +58,7 @@ def begin(way: str, metrics: Any, whole: Any) -> Callable[[], bool]:
 
 
 def block(
-    training: Training, way: str, metrics: Any, whole: Any, least: int
+    step: Callable[[], Any], way: str, metrics: Any, whole: Any, least: int
 ) -> dict[str, list[float]]:
     """Return the seconds of the first step, of those in flight, and of the others.
 
@@ -90,7 +71,7 @@ def block(
         began = time.perf_counter()
         if index == 0:
             is_done = begin(way, metrics, whole)
-        training.step()
+        step()
         taken = time.perf_counter() - began
         in_flight = way in IN_BACKGROUND and not is_done()
         seconds["first" if index == 0 else "in flight" if in_flight else "rest"].append(taken)
@@ -117,16 +98,16 @@ def has_same_bits(metrics: Any) -> bool:
     return len(ours) == len(blocking) and all(map(equal, ours, blocking))
 
 
-def measured(comm: Any, case: str, width: int, rounds: int, least: int) -> dict[str, Any]:
+def measured(comm: Any, case: str, rounds: int, least: int) -> dict[str, Any]:
     """Measure on one rank."""
-    training = Training(width)
+    step = training_step(16)
     metrics = CASES[case].make(comm.rank, comm.world_size)
     whole = CASES[case].make(0, 1)
     same = has_same_bits(metrics)
     seconds = {way: defaultdict[str, list[float]](list) for way in WAYS}
     for index in range(rounds + 1):
         for way in WAYS if index % 2 else WAYS[::-1]:
-            taken = block(training, way, metrics, whole, least)
+            taken = block(step, way, metrics, whole, least)
             for part in taken if index else ():  # the first block makes what is kept
                 seconds[way][part] += taken[part]
     return {"same bits": same, "seconds": {way: {**each} for way, each in seconds.items()}}
@@ -150,14 +131,6 @@ def summary(per_rank: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def over(result: dict[str, Any], part: str, against: str, other: str) -> str:
-    """Return by how much the 99th percentile of some steps of ``async`` is above that of others."""
-    mine, theirs = result["async"][part], result[against][other]
-    if min(mine["steps"], theirs["steps"]) < 100:
-        return f"too few steps: {mine['steps']} and {theirs['steps']}"
-    return f"{100 * (mine['p99'] / theirs['p99'] - 1):+.1f} %"
-
-
 def show(case: str, result: dict[str, Any]) -> None:
     """Print a table."""
     print(f"{case}: {CASES[case].title}; same bits: {result['same bits']}")
@@ -166,26 +139,18 @@ def show(case: str, result: dict[str, Any]) -> None:
             if each["steps"]:
                 numbers = f"p50 {each['p50']:8.2f} ms  p99 {each['p99']:8.2f} ms"
                 print(f"  {way:18} {part:10} {each['steps']:6} steps  {numbers}")
-    in_flight = over(result, "in flight", "load", "in flight")
-    print(f"  p99 of async: in flight, over load in flight: {in_flight}")
-    print(f"    in flight, over alone: {over(result, 'in flight', 'alone', 'all')}")
-    print(f"    all steps, over alone: {over(result, 'all', 'alone', 'all')}")
 
 
 def main() -> None:
     """Measure, print the tables, write JSON."""
-    ask = parser(__doc__)
-    ask.add_argument("--cases", nargs="+", choices=CHOSEN, default=CHOSEN)
-    ask.add_argument("--width", type=int, default=512)
-    ask.add_argument("--rounds", type=int, default=20)
-    ask.add_argument("--steps", type=int, default=200)
-    args = ask.parse_args()
+    args = arguments(__doc__, rounds=(20, 1), steps=(200, 20), cases=(len(CHOSEN), 1))
     results = {}
-    for case in args.cases:
-        wanted = (case, args.width, args.rounds, args.steps)
-        results[case] = summary(run(2, measured, *wanted, backend="gloo"))
+    for case in CHOSEN[: args.cases]:
+        per_rank = run(2, measured, case, args.rounds, args.steps, backend="gloo")
+        results[case] = summary(per_rank)
         show(case, results[case])
-    write_json("async_sync.json", results)
+    if args.is_whole:
+        write_json("async_sync.json", results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What several benchmarks share: command lines, facts, tables, files of results, times, plots."""
+"""What several benchmarks share: command lines, facts, tables, files of results, times."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 __all__ = [
     "RESULTS",
+    "arguments",
     "bind_to_core",
     "facts",
     "garbage_kept",
+    "join_elastic",
     "parser",
-    "plotted",
     "read_table",
     "seconds_of",
     "slowest",
+    "spans_in_turns",
     "table",
     "versions",
     "write_json",
@@ -39,6 +41,23 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def arguments(doc: str | None, **amounts: tuple[float, float]) -> argparse.Namespace:
+    """Read how much a benchmark is to do: of each amount the usual one, and that of ``--quick``.
+
+    ``is_whole`` tells that nothing was left out: only then are results written.
+    """
+    ask = parser(doc)
+    ask.add_argument("--quick", action="store_true", help="little of everything, printed only")
+    for name, (usual, _) in amounts.items():
+        ask.add_argument(f"--{name}", type=type(usual), help=f"default {usual}")
+    args = ask.parse_args()
+    asked = {name for name in amounts if getattr(args, name) is not None}
+    args.is_whole = not asked and not args.quick
+    for name in amounts.keys() - asked:
+        setattr(args, name, amounts[name][args.quick])
+    return args
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -101,6 +120,14 @@ def bind_to_core(rank: int) -> None:
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
+def join_elastic(comm: Any) -> None:
+    """Tell a framework, by its variables, who this rank is in the group that stands already."""
+    if comm.world_size > 1:
+        from tests.integrations.modules import elastic
+
+        os.environ |= elastic(comm)
+
+
 @contextlib.contextmanager
 def garbage_kept() -> Iterator[None]:
     """Turn the garbage collector off, as timeit does: when it falls due is no part of a time."""
@@ -119,19 +146,27 @@ def seconds_of(act: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
-    """Return the time of each repeat on its slowest rank."""
-    return [max(each) for each in zip(*ranks, strict=True)]
+def spans_in_turns(
+    ways: Mapping[str, Callable[[], Any]], repeats: int, *, block: int, meet: Callable[[], Any]
+) -> dict[str, list[tuple[float, float]]]:
+    """Time ways in turn; return begin and end of each repeat, by the clock of the machine.
+
+    A turn is a block of repeats whose first one is left out: each way is measured warm, and a drift
+    of the machine meets all of them. All ranks ``meet`` before each repeat.
+    """
+    spans: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(-(-repeats // block)):
+        for way, act in ways.items():
+            act()
+            with garbage_kept():
+                for _ in range(block):
+                    meet()
+                    start = time.perf_counter()
+                    act()
+                    spans[way].append((start, time.perf_counter()))
+    return spans
 
 
-@contextlib.contextmanager
-def plotted(path: Path, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
-    """Yield the axes of a figure that is written when the block is over."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(rows, columns, layout="constrained", **options)
-    yield axes
-    figure.savefig(path, dpi=120)
+def slowest(ranks: Iterable[Sequence[tuple[float, float]]]) -> list[float]:
+    """Return the milliseconds of each repeat on its slowest rank."""
+    return [1e3 * max(end - start for start, end in each) for each in zip(*ranks, strict=True)]

@@ -3,7 +3,7 @@
     python -m benchmarks.frameworks                    # all, and write the results
     python -m benchmarks.frameworks --frameworks fabric --world-sizes 2 3
 
-What is run replaces what the results have of the same framework and number of ranks.
+Results of a part are written with ``--results FOLDER`` alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.common import RESULTS, parser, read_table, table, versions
-from benchmarks.frameworks_cases import LENGTHS, WORLDS, Outcome, kind_of
-from benchmarks.frameworks_programs import FRAMEWORKS, evaluated
+from benchmarks.common import RESULTS, parser, table, versions
+from benchmarks.frameworks_cases import (
+    FRAMEWORKS,
+    LENGTHS,
+    WORLDS,
+    Outcome,
+    evaluated,
+    kind_of,
+)
 
 PACKAGES = ("torchmetrics", "accelerate", "lightning", "transformers")
 _SUMMARY = (
@@ -101,18 +107,16 @@ def bad(done: list[Outcome]) -> list[list[str]]:
     return lines
 
 
-def markdown(old: str, worlds: list[list[Outcome]], known: str) -> str:
-    """Return the page, with the lines of an old one for what was not run."""
-    ran = {(done[0].case.framework, str(done[0].case.world_size)) for done in worlds}
-    tables = []
-    for head, new in (
-        (_SUMMARY, [summary(done) for done in worlds]),
-        (_PARTS, [line for done in worlds for line in parts(done)]),
-        (_BAD, [line for done in worlds for line in bad(done)]),
-    ):
-        kept = [line for line in read_table(old, head) if (line[0], line[1]) not in ran]
-        tables.append(table(head, sorted(kept + new, key=lambda line: (line[0], line[1]))))
-    whole, by_part, wrong = tables
+def markdown(worlds: list[list[Outcome]], known: str) -> str:
+    """Return the page."""
+    whole, by_part, wrong = (
+        table(head, sorted(lines, key=lambda line: (line[0], line[1])))
+        for head, lines in (
+            (_SUMMARY, [summary(done) for done in worlds]),
+            (_PARTS, [line for done in worlds for line in parts(done)]),
+            (_BAD, [line for done in worlds for line in bad(done)]),
+        )
+    )
     title = ["# Frameworks", f"`python -m benchmarks.frameworks`; {known}.", whole, _NOTE]
     body = ["## What is wrong alone, or repeats", by_part, "## What is wrong with distmetrics"]
     return "\n\n".join([*title, *body, wrong]) + "\n"
@@ -124,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
     ask.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))
     ask.add_argument("--world-sizes", nargs="+", type=int, choices=WORLDS, default=WORLDS)
     ask.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS)
-    ask.add_argument("--results", type=Path, default=RESULTS, help="folder to write to")
+    ask.add_argument("--results", type=Path, help="folder; by default that of a whole run")
     chosen = ask.parse_args(arguments)
     worlds = []
     for name, world_size in itertools.product(chosen.frameworks, chosen.world_sizes):
@@ -134,8 +138,10 @@ def main(arguments: list[str] | None = None) -> None:
             worlds.append(done)
             print(", ".join(summary(done)), f"{time.monotonic() - start:.0f} s", flush=True)
     known = ", ".join(f"{name} {found}" for name, found in versions(*PACKAGES).items())
-    path = chosen.results / "frameworks.md"
-    path.write_text(markdown(path.read_text() if path.exists() else "", worlds, known))
+    is_whole = chosen == ask.parse_args([])
+    if is_whole or chosen.results:
+        folder = chosen.results or RESULTS
+        (folder / "frameworks.md").write_text(markdown(worlds, known))
     print(table(_SUMMARY, [summary(done) for done in worlds]))
 
 

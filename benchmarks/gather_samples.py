@@ -1,33 +1,33 @@
-"""Gathering texts by their ids, beside ``torch.distributed.all_gather_object`` and the bare bytes.
+"""Gathering texts by their ids, beside ``torch.distributed.all_gather_object``.
 
-Every way runs in the same processes, in turn. What each must bring is the texts on every rank;
-``all_gather_object`` brings lists by rank, so it is timed alone and with what a program does then:
-gather the ids too, put the texts in a dict, drop the repeats, sort. To join texts, encode them and
-gather the bytes is the least that any way has to do; the bare ``all_gather`` of as many bytes is
-the physical limit. Texts of distmetrics are made when they are read: it is timed
+Every way runs in the same processes, in turn, and brings the texts to every rank.
+``all_gather_object`` brings lists by rank: with it a program gathers the ids too, puts the texts in
+a dict, drops the repeats, sorts. Texts of distmetrics are made when they are read: it is timed
 without and with reading all of them on every rank.
 
     python -m benchmarks.gather_samples              # writes benchmarks/results/gather_samples.json
-    python -m benchmarks.gather_samples --only times --repeats 5
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import json
 import os
 import random
 import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.common import bind_to_core, garbage_kept, parser, slowest, versions, write_json
+from benchmarks.common import (
+    arguments,
+    bind_to_core,
+    slowest,
+    spans_in_turns,
+    versions,
+    write_json,
+)
 from distmetrics import Communicator, gather_samples
 from distmetrics.testing import run
 from distmetrics.testing.recording import RecordingCommunicator
@@ -35,7 +35,7 @@ from distmetrics.testing.recording import RecordingCommunicator
 TEXTS = 100_000
 LENGTHS = (20, 100, 400)  # letters of a text, half to one and a half times that
 SAMPLERS = ("strided", "padded", "blocks", "shuffled", "one rank has all")
-EXAMPLE = Path(__file__).parent.parent / "examples" / "evaluation_harness.py"
+RANKS = 4  # of what is timed
 
 
 def text(index: int, length: int) -> str:
@@ -61,19 +61,11 @@ def dealt(how: str, count: int, rank: int, world_size: int) -> list[int]:
     return shuffled[rank::world_size]
 
 
-def ways(comm: Communicator, length: int, how: str) -> dict[str, Callable[[], Any]]:
+def ways(comm: Communicator, length: int) -> dict[str, Callable[[], Any]]:
     """Return what is timed."""
-    ids = dealt(how, TEXTS, comm.rank, comm.world_size)
+    ids = dealt("strided", TEXTS, comm.rank, comm.world_size)
     texts = [text(index, length) for index in ids]
     numbers = torch.tensor(ids)
-    nbytes = sum(len(each.encode()) for each in texts)
-    payload = torch.zeros(nbytes, dtype=torch.uint8)
-    longest = int(comm.all_reduce(torch.tensor(nbytes), "max"))
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[:nbytes] = payload
-
-    def objects() -> None:
-        dist.all_gather_object([None] * comm.world_size, texts)
 
     def objects_by_id() -> list[str]:
         received: list[Any] = [None] * comm.world_size
@@ -83,46 +75,25 @@ def ways(comm: Communicator, length: int, how: str) -> dict[str, Callable[[], An
             by_id.update(zip(theirs, of_theirs, strict=True))
         return [by_id[index] for index in sorted(by_id)]
 
-    def joined() -> None:
-        run_of_bytes = bytearray("\0".join(texts).encode())
-        run_of_bytes.extend(bytes(longest + len(texts) - len(run_of_bytes)))
-        comm.all_gather(torch.frombuffer(run_of_bytes, dtype=torch.uint8))
-
     def ours() -> Any:
         return gather_samples(numbers, texts, comm=comm)
 
     return {
-        "all_gather_object": objects,
         "all_gather_object, by id": objects_by_id,
         "gather_samples": ours,
         "gather_samples, all read": lambda: [*ours().tree],
-        "gather_samples, dst=0": lambda: gather_samples(numbers, texts, dst=0, comm=comm),
-        "join, encode, all_gather": joined,
-        "bare all_gather": lambda: comm.all_gather(padded),
     }
 
 
 def measure(comm: Communicator, length: int, repeats: int) -> dict[str, Any]:
-    """Time each way in turn: wall clock from a barrier on, and this process's own computing."""
+    """Time each way in turn, and count the bytes that come."""
     bind_to_core(comm.rank)
-    acts = ways(comm, length, "strided")
-    wall: dict[str, list[float]] = {way: [] for way in acts}
-    busy: dict[str, list[float]] = {way: [] for way in acts}
-    for repeat in range(repeats + 1):
-        for way, act in acts.items():
-            with garbage_kept():
-                dist.barrier()
-                start, computed = time.perf_counter(), time.process_time()
-                act()
-                dist.barrier()  # until the last rank has its texts
-                if repeat:
-                    wall[way].append(time.perf_counter() - start)
-                    busy[way].append(time.process_time() - computed)
+    acts = ways(comm, length)
+    spans = spans_in_turns(acts, repeats, block=min(3, repeats), meet=dist.barrier)
     recording = RecordingCommunicator(comm)
-    ways(recording, length, "strided")["gather_samples"]()
+    ways(recording, length)["gather_samples"]()
     payload = sum(len(text(index, length).encode()) for index in range(TEXTS))
-    del recording.calls[0]  # of the bare way's preparation
-    return {"wall": wall, "busy": busy, "ratio": came(recording) / payload}
+    return {"spans": spans, "ratio": came(recording) / payload}
 
 
 def came(recording: RecordingCommunicator) -> int:
@@ -147,41 +118,27 @@ def bytes_and_hash(comm: Communicator, how: str, length: int, count: int) -> dic
     }
 
 
-def harness(comm: Communicator) -> dict[str, float]:
-    """Return the scores of the evaluation harness of examples/."""
-    spec = importlib.util.spec_from_file_location("evaluation_harness", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    scores: dict[str, float] = module.evaluate(comm)
-    return scores
-
-
-def times(world_size: int, repeats: int) -> list[dict[str, Any]]:
+def times(repeats: int) -> list[dict[str, Any]]:
     """Measure texts of each length; a way took as long as its slowest rank."""
     table = []
     for length in LENGTHS:
-        ranks = run(world_size, measure, length, repeats, backend="gloo")
-        row: dict[str, Any] = {"letters": length, "world_size": world_size, "texts": TEXTS}
-        print(f"\n{TEXTS} texts of about {length} letters, {world_size} ranks, ms: median (least)")
+        ranks = run(RANKS, measure, length, repeats, backend="gloo")
+        row: dict[str, Any] = {"letters": length, "world_size": RANKS, "texts": TEXTS}
         row["bytes for a byte of text"] = ranks[0]["ratio"]
+        print(f"\n{TEXTS} texts of about {length} letters, {RANKS} ranks, median (least)")
         print(f"  bytes that come for a byte of text: {ranks[0]['ratio']:.3f}")
-        for way in ranks[0]["wall"]:
-            wall = slowest([rank["wall"][way] for rank in ranks])
-            busy = [sum(each) for each in zip(*(rank["busy"][way] for rank in ranks), strict=True)]
-            row[way] = {"median": statistics.median(wall), "least": min(wall)}
-            row[way]["computing"] = statistics.median(busy)
-            ms = {key: f"{1e3 * value:7.1f}" for key, value in row[way].items()}
-            print(f"  {way:26} {ms['median']} ({ms['least']})  computing {ms['computing']}")
+        for way in ranks[0]["spans"]:
+            taken = slowest([rank["spans"][way] for rank in ranks])
+            row[way] = {"median": statistics.median(taken) / 1e3, "least": min(taken) / 1e3}
+            print(f"  {way:26} {statistics.median(taken):7.1f} ms ({min(taken):.1f})")
         table.append(row)
     return table
 
 
-def hashes() -> dict[str, Any]:
-    """Compare bytes and results of 1 to 8 ranks and several samplers; and the harness's scores."""
+def hashes(worlds: int) -> dict[str, Any]:
+    """Compare bytes and results of 1 to 8 ranks and several samplers."""
     rows = []
-    for world_size in range(1, 9):
+    for world_size in range(1, worlds + 1):
         backend: Literal["gloo", "threads"] = "gloo" if world_size in (2, 4) else "threads"
         for how in SAMPLERS:
             ranks = run(world_size, bytes_and_hash, how, 100, 20_000, backend=backend)
@@ -191,26 +148,18 @@ def hashes() -> dict[str, Any]:
             rows.append(row)
             said = f"{row['ratio']:.3f} bytes a byte, {row['sha256'][:12]}"
             print(f"{world_size} ranks, {how}: {said}")
-    scores = [run(world_size, harness) for world_size in range(1, 9)]
-    alike = {json.dumps(each) for ranks in scores for each in ranks}
-    print(f"results: {len({row['sha256'] for row in rows})}; scores of the harness: {len(alike)}")
-    return {"rows": rows, "scores": json.loads(alike.pop()), "different_scores": len(alike) + 1}
+    print(f"different results: {len({row['sha256'] for row in rows})}")
+    return {"rows": rows}
 
 
 def main() -> None:
     """Run, print, write JSON."""
-    ask = parser(__doc__)
-    ask.add_argument("--repeats", type=int, default=9)
-    ask.add_argument("--world-size", type=int, default=4)
-    ask.add_argument("--only", choices=["times", "hashes"])
-    args = ask.parse_args()
+    args = arguments(__doc__, repeats=(9, 1), worlds=(8, 2))
     result: dict[str, Any] = {**versions(), "cores": os.cpu_count()}
-    if args.only != "times":
-        result["hashes"] = hashes()
-    if args.only != "hashes":
-        result["load"] = os.getloadavg()[0]
-        result["times"] = times(args.world_size, args.repeats)
-    if args.only is None:
+    result["hashes"] = hashes(args.worlds)
+    result["load"] = os.getloadavg()[0]
+    result["times"] = times(args.repeats)
+    if args.is_whole:
         write_json("gather_samples.json", result)
 
 

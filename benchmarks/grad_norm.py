@@ -1,14 +1,11 @@
 """``grad_norm`` over layouts, beside one process and ``torch.nn.utils.get_total_norm``.
 
     python -m benchmarks.grad_norm                 # writes results/grad_norm.csv
-    python -m benchmarks.grad_norm --repeats 5     # printed only
 
 A row of blocks, as of a transformer, on four or eight processes of gloo. One process runs it whole;
 each rank then runs its blocks on its part of what went into them there, and back from its part of
 the gradients that came out. ``get_total_norm`` is given the same gradients, and asked for
-``full_tensor()`` where it returns a DTensor. The floor is the norm of the local parts by foreach,
-and one bare ``all_reduce`` of its power. A repeat's time is that of its slowest rank, after a
-barrier; the ways take turns.
+``full_tensor()`` where it returns a DTensor.
 """
 
 from __future__ import annotations
@@ -16,16 +13,14 @@ from __future__ import annotations
 import copy
 import csv
 import math
-import statistics
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmarks.common import RESULTS, parser, seconds_of, slowest
+from benchmarks.common import RESULTS, arguments
 from distmetrics import grad_norm, layout
 from distmetrics.testing import run
 
@@ -166,16 +161,6 @@ def of_torch(parameters: list[Any]) -> float:
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
-def floor(parameters: list[Any]) -> float:
-    """Return the norm of local parts as if no rank had copies, by one bare collective."""
-    grads = gradients_of(parameters)
-    parts = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in grads]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parts, 2)))
-    power = norm.square()
-    dist.all_reduce(power)
-    return float(power.sqrt())
-
-
 def norms(comm: Any, name: str, blocks: int = 4, width: int = 10) -> dict[float, Any]:
     """Return the norms by order: of one process, and ours, on this rank."""
     wanted, mine, over = gradients(name, blocks, width)
@@ -184,55 +169,31 @@ def norms(comm: Any, name: str, blocks: int = 4, width: int = 10) -> dict[float,
     }
 
 
-def measure(comm: Any, name: str, repeats: int, blocks: int, width: int) -> dict[str, Any]:
-    """Return one row of the table, with this rank's times in milliseconds by way."""
+def compare(comm: Any, name: str) -> dict[str, Any]:
+    """Return the norms of one layout by way; what torch's function says where it raises."""
     torch.set_num_threads(1)
-    wanted, mine, over = gradients(name, blocks, width)
-    ways: dict[str, Callable[[], Any]] = {
-        "ours": lambda: grad_norm(mine, comm=over),
-        "torch": lambda: of_torch(mine),
-        "floor": lambda: floor(mine),
-    }
-    row: dict[str, Any] = {"right": right(wanted), "ours": float(ways["ours"]())}
+    wanted, mine, over = gradients(name, blocks=8, width=128)
     try:
-        row["torch"] = of_torch(mine)
+        theirs = f"{of_torch(mine):.7g}"
     except RuntimeError as error:
-        row["torch"] = str(error).partition("\n")[0][:60].replace(",", "")
-        del ways["torch"]
-    row["times"] = {way: [] for way in ways}
-    for _ in range(repeats + 1):
-        for way, call in ways.items():
-            dist.barrier()
-            row["times"][way].append(1000 * seconds_of(call))
-    return row
+        theirs = str(error).partition("\n")[0][:60].replace(",", "")
+    return {"right": right(wanted), "ours": float(grad_norm(mine, comm=over)), "torch": theirs}
 
 
 def main() -> None:
-    """Measure, print, write."""
-    ask = parser(__doc__)
-    ask.add_argument("--repeats", type=int, default=60)
-    ask.add_argument("--only", nargs="*", default=[*PROCESSES])
-    args = ask.parse_args()
+    """Compare, print, write."""
+    args = arguments(__doc__, layouts=(len(PROCESSES), 2))
     rows = []
-    for name in args.only:
-        ranks = run(PROCESSES[name], measure, name, args.repeats, 8, 128, backend="gloo")
-        median = {
-            way: statistics.median(slowest([rank["times"][way][1:] for rank in ranks]))
-            for way in ranks[0]["times"]
-        }
+    for name, processes in [*PROCESSES.items()][: args.layouts]:
+        ranks = run(processes, compare, name, backend="gloo")
         ours, wanted, theirs = (ranks[0][key] for key in ("ours", "right", "torch"))
         assert {rank["ours"] for rank in ranks} == {ours}
-        row: dict[str, Any] = {"layout": name, "processes": PROCESSES[name]}
+        row: dict[str, Any] = {"layout": name, "processes": processes}
         row |= {"one process": f"{wanted:.7g}", "grad_norm": f"{ours:.7g}"}
-        row |= {"difference": f"{abs(ours - wanted) / wanted:.0e}"}
-        row |= {"get_total_norm": theirs if isinstance(theirs, str) else f"{theirs:.7g}"}
-        row |= {"grad_norm ms": f"{median['ours']:.2f}", "floor ms": f"{median['floor']:.2f}"}
-        is_there = "torch" in median
-        row["get_total_norm ms"] = f"{median['torch']:.2f}" if is_there else ""
-        row["torch / ours"] = f"{median['torch'] / median['ours']:.2f}" if is_there else ""
+        row |= {"difference": f"{abs(ours - wanted) / wanted:.0e}", "get_total_norm": theirs}
         print(row, flush=True)
         rows.append(row)
-    if args.repeats >= 60 and len(rows) == len(PROCESSES):
+    if args.is_whole:
         with (RESULTS / "grad_norm.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
             writer.writeheader()

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.common import parser, write_json
+from benchmarks.common import arguments, write_json
 from tests.guard.simulated import Job
 
 WORLDS = (8, 64, 256, 1024, 4096)
@@ -52,19 +52,16 @@ def simulate(world_size: int, late: Sequence[int]) -> dict[str, Any]:
 
 def main() -> None:
     """Simulate, print and write."""
-    ask = parser(__doc__)
-    ask.add_argument("--worlds", type=int, nargs="+", default=WORLDS)
-    ask.add_argument("--dry", action="store_true", help="write nothing")
-    args = ask.parse_args()
+    args = arguments(__doc__, worlds=(len(WORLDS), 2))
     rows = []
-    for size in args.worlds:
+    for size in WORLDS[: args.worlds]:
         for late in ([size - 1], range(size // 2, size)):
             row = simulate(size, late)
             rows.append(row)
             calls = f"quiet {row['quiet']:6.0f}, most {row['most']:6}, usual {row['usual']:6}"
             heard = f"heard by {row['heard']} of {row['waiting']}, {row['lines']} lines"
             print(f"W={size:5} late={row['late']:5}  calls a second: {calls}; {heard}", flush=True)
-    if not args.dry:
+    if args.is_whole:
         write_json("guard_scale.json", rows)
 
 

@@ -5,8 +5,7 @@ under guard.watch(), random delays of single ranks (some of seconds), guarded ep
 compared with what one process would have computed. Now and then a rank is killed, and the others
 must say so; the next world starts afresh.
 
-    python -m benchmarks.guard_soak --minutes 20        # table, JSON and plot in benchmarks/results
-    python -m benchmarks.guard_soak --slow 200          # only: a rank that is late is no fault
+    python -m benchmarks.guard_soak             # 20 minutes; table, and JSON in benchmarks/results
 """
 
 from __future__ import annotations
@@ -23,17 +22,18 @@ import torch.distributed as dist
 from torchmetrics.classification import BinaryAccuracy
 
 import distmetrics as dm
-from benchmarks.common import RESULTS, parser, plotted, write_json
+from benchmarks.common import arguments, write_json
 from distmetrics import guard
 from distmetrics.launch.spawn import launch
 
-RANKS = range(2, 17)  # of a world
-WORLD_SECONDS = (5.0, 60.0)
 KILLED = 0.15  # of the worlds
 
 
 def soak(comm: Any, seed: int, seconds: float, killed: int) -> dict[str, Any]:
-    """Make the same random calls on every rank; return counts, and memory and files over time."""
+    """Make the same random calls on every rank; return counts, and the growth of memory and files.
+
+    They grow from the first epoch on: what is loaded and connected once is in it.
+    """
     same, own = random.Random(seed), random.Random(f"{seed} {comm.rank}")
     process, samples, calls = psutil.Process(), [], 0
     until = time.monotonic() + seconds
@@ -44,10 +44,11 @@ def soak(comm: Any, seed: int, seconds: float, killed: int) -> dict[str, Any]:
                     time.sleep(own.choice([0.0, 0.05, 0.3, 1.0]))
                 CALLS[same.randrange(len(CALLS))](comm, same)
                 calls += 1
-        samples.append((time.time(), process.memory_info().rss, process.num_fds()))
+        samples.append((process.memory_info().rss, process.num_fds()))
         if comm.rank == killed and time.monotonic() > until - seconds / 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    return {"calls": calls, "samples": samples}
+    grown = [last - first for first, last in zip(samples[0], samples[-1], strict=True)]
+    return {"calls": calls, "grown": grown}
 
 
 def _reduce(comm: Any, same: random.Random) -> None:
@@ -95,10 +96,13 @@ def _equal(found: Any, wanted: Any) -> None:
         raise AssertionError(f"got {found}, one process has {wanted}")
 
 
-def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
-    """Run one world to its end; return how it ended, and this process's memory and files."""
-    choice = random.Random(seed)
-    seconds, ranks = choice.uniform(*WORLD_SECONDS), choice.choice(RANKS)
+def one_world(seed: int, ranks: int, seconds: float) -> dict[str, Any]:
+    """Run a world of up to so many ranks and seconds to its end; return how it ended.
+
+    With it, this process's memory and files.
+    """
+    choice, process = random.Random(seed), psutil.Process()
+    seconds, ranks = choice.uniform(5.0, seconds), choice.choice(range(2, ranks + 1))
     killed = choice.randrange(ranks) if choice.random() < KILLED else -1
     ended = launch(soak, ranks, seed, seconds, killed, limit=seconds + 90)
     errors = {outcome.rank: repr(outcome.error) for outcome in ended if outcome.error is not None}
@@ -117,77 +121,28 @@ def one_world(seed: int, process: psutil.Process) -> dict[str, Any]:
         "killed": killed,
         "wrong": wrong,
         "calls": values[0]["calls"] if values else 0,
-        "ranks": [value["samples"] for value in values],
-        "time": time.time(),
+        "grown": [max(each) for each in zip(*(value["grown"] for value in values), strict=True)],
         "rss": process.memory_info().rss,
         "files": process.num_fds(),
     }
 
 
-def late(comm: Any, seconds: float) -> float:
-    """Run on every rank: one is late, and nobody is to blame for it."""
-    dm.barrier()
-    time.sleep(seconds * comm.rank / max(1, comm.world_size - 1))
-    return float(dm.all_reduce(torch.ones(()), name="late"))
-
-
-def slow_worlds(count: int) -> int:
-    """Run worlds whose last rank is late by up to two seconds; return how many did not end well."""
-    bad = 0
-    for number in range(count):
-        ended = launch(late, 2, 0.1 + 1.9 * number / count, limit=60)
-        bad += any(outcome.error is not None or outcome.value != 2 for outcome in ended)
-    return bad
-
-
-def plot(worlds: list[dict[str, Any]]) -> None:
-    """Draw memory and open files of this process and of the ranks over time."""
-    begun = worlds[0]["time"] - worlds[0]["seconds"]
-    with plotted(RESULTS / "guard_soak.png", 2, figsize=(9, 6), sharex=True) as panels:
-        scales = ((2**20, "memory (MiB)", "rss"), (1, "open files", "files"))
-        for index, (panel, (scale, what, key)) in enumerate(zip(panels, scales, strict=True), 1):
-            for samples in (samples for world in worlds for samples in world["ranks"]):
-                times = [(sample[0] - begun) / 60 for sample in samples]
-                panel.plot(times, [each[index] / scale for each in samples], "tab:blue", lw=0.6)
-            times = [(world["time"] - begun) / 60 for world in worlds]
-            mine = [world[key] / scale for world in worlds]
-            panel.plot(times, mine, color="tab:orange", marker=".", label="launcher")
-            panel.set_ylabel(what)
-            panel.set_ylim(bottom=0)
-        panels[0].plot([], [], color="tab:blue", label="ranks")
-        panels[0].legend()
-        panels[1].set_xlabel("minutes")
-
-
 def main() -> None:
     """Run, print and write; exit code 1 for a false verdict or a wrong result."""
-    ask = parser(__doc__)
-    ask.add_argument("--minutes", type=float, default=20.0)
-    ask.add_argument("--seed", type=int, default=0)
-    ask.add_argument("--slow", type=int, metavar="N", help="only: N worlds with a late rank")
-    ask.add_argument("--dry", action="store_true", help="write nothing")
-    args = ask.parse_args()
-    if args.slow is not None:
-        bad = slow_worlds(args.slow)
-        print(f"{args.slow} worlds with a rank that is late: {bad} ended in an error")
-        raise SystemExit(bool(bad))
-    process = psutil.Process()
+    args = arguments(__doc__, minutes=(20.0, 0.1), ranks=(16, 3), seconds=(60.0, 6.0))
     worlds: list[dict[str, Any]] = []
     until = time.monotonic() + 60 * args.minutes
     while time.monotonic() < until:
-        world = one_world(args.seed + len(worlds), process)
+        world = one_world(len(worlds), args.ranks, args.seconds)
         worlds.append(world)
         ran = f"{world['world_size']:2} ranks, {world['seconds']:4.0f} s, {world['calls']:6} calls"
         ended = f"killed {world['killed']:2}, wrong {world['wrong'] or 'none'}"
         mine = f"launcher {world['rss'] / 2**20:.0f} MiB, {world['files']} files"
         print(f"world {len(worlds):3}: {ran}, {ended}, {mine}", flush=True)
     wrong = sum(bool(world["wrong"]) for world in worlds)
-    calls = sum(world["calls"] for world in worlds)
-    print(f"{len(worlds)} worlds, {calls} calls, {wrong} worlds with something wrong")
-    if not args.dry:
-        plot(worlds)
-        kept = [{key: world[key] for key in world if key != "ranks"} for world in worlds]
-        write_json("guard_soak.json", kept)
+    print(f"{len(worlds)} worlds, {wrong} worlds with something wrong")
+    if args.is_whole:
+        write_json("guard_soak.json", worlds)
     raise SystemExit(bool(wrong))
 
 

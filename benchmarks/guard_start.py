@@ -2,12 +2,10 @@
 
 Each start is a job of its own: its ranks fork from a process that has imported everything, join a
 gloo group whose store is rank 0's, meet in a barrier, and sync for the first time. The slowest rank
-counts; how long torch takes to join is told beside it. Then one rank is late, so that the others'
-guards ask each other; a verdict would be a false one. Load: one busy process a core.
+counts. Then one rank is late, so that the others' guards ask each other; a verdict would be a false
+one. Load: one busy process a core.
 
-    python -m benchmarks.guard_start                          # 50 starts of each, about an hour
-    python -m benchmarks.guard_start --starts 6 --worlds 2 16
-    python -m benchmarks.guard_start --out benchmarks/results/guard_start.json
+    python -m benchmarks.guard_start        # 50 starts of each, an hour; JSON in benchmarks/results
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import distmetrics as dm
-from benchmarks.common import parser, versions, write_json
+from benchmarks.common import arguments, versions, write_json
 from distmetrics import DistmetricsError, GroupCommunicator, guard
 from distmetrics.guard.watchdog import Watchdog
 
@@ -41,7 +38,6 @@ LIMIT = 120.0  # seconds in which a job must have ended
 class Told(NamedTuple):
     """What a rank sends home: seconds, what it raised, and whether it has a guard."""
 
-    joining: float
     first: float
     error: str
     has_guard: bool
@@ -52,7 +48,6 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     url = f"tcp://127.0.0.1:{port}"
-    began = time.perf_counter()
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=world_size)
     dist.barrier()
     seconds, error = 0.0, ""
@@ -66,7 +61,7 @@ def one_rank(rank: int, world_size: int, port: int, mode: Any, home: Connection)
         dm.all_reduce(torch.ones(2), name="second")
     except DistmetricsError as raised:
         error = str(raised).partition("\n")[0]
-    home.send(Told(begun - began, seconds, error, not error and has_guard()))
+    home.send(Told(seconds, error, not error and has_guard()))
     dist.destroy_process_group()
 
 
@@ -132,7 +127,6 @@ def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> dict[st
         "starts": starts,
         "median": statistics.median(slowest),
         "longest": max(slowest),
-        "joining": max((rank.joining for rank in told), default=LIMIT),
         "false_verdicts": len(errors),
         "silent_ranks": world_size * starts - len(told),
         "without_guard": without,
@@ -141,23 +135,19 @@ def measure(world_size: int, mode: str, starts: int, *, loaded: bool) -> dict[st
 
 
 def main() -> None:
-    """Measure, print, and write where asked; exit code 1 for a false verdict or a missing guard."""
-    ask = parser(__doc__)
-    ask.add_argument("--worlds", type=int, nargs="+", default=WORLDS)
-    ask.add_argument("--starts", type=int, default=50, help="of each world, half under load")
-    ask.add_argument("--out", type=Path, help="file of the results")
-    args = ask.parse_args()
+    """Measure, print, write; exit code 1 for a false verdict or a missing guard."""
+    args = arguments(__doc__, starts=(50, 2), worlds=(len(WORLDS), 1))
     rows = []
     halves = ((False, args.starts - args.starts // 2), (True, args.starts // 2))
-    for world_size in args.worlds:
+    for world_size in WORLDS[: args.worlds]:
         for loaded, count in halves:
             for mode in ("on", "off") if count else ():
                 row = measure(world_size, mode, count, loaded=loaded)
                 rows.append(row)
                 print(", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    if args.out is not None:
+    if args.is_whole:
         known = {"machine": platform.platform(), "cores": os.cpu_count(), **versions()}
-        write_json(args.out.name, {**known, "rows": rows}, args.out.parent)
+        write_json("guard_start.json", {**known, "rows": rows})
     bad = ("false_verdicts", "silent_ranks", "without_guard")
     raise SystemExit(any(row[key] for row in rows for key in bad))
 

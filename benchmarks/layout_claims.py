@@ -1,7 +1,6 @@
 """False claims about meshes: what a layout makes of them, for states of every kind.
 
-    python -m benchmarks.layout_claims                     # writes results/layout_claims.md
-    python -m benchmarks.layout_claims --examples 200      # fewer random ones, printed only
+    python -m benchmarks.layout_claims          # writes results/layout_claims.md
 
 A job's ranks hold what the true roles of the axes say; the layout is made with the claimed ones.
 The table claims each role wrongly for each axis of three meshes. The random part draws meshes, true
@@ -29,7 +28,7 @@ from torchmetrics.classification import BinaryAUROC
 from torchmetrics.regression import PearsonCorrCoef
 
 import distmetrics as dm
-from benchmarks.common import RESULTS, parser, table
+from benchmarks.common import RESULTS, arguments, table
 from distmetrics.layouts.mesh import Mesh
 from distmetrics.testing import outcomes
 
@@ -251,21 +250,18 @@ def tally(cases: Iterable[Case]) -> tuple[Counter[str], dict[str, Counter[str]]]
 
 def main() -> None:
     """Run, print, write a table."""
-    ask = parser(__doc__)
-    ask.add_argument("--examples", type=int, default=10_000)
-    ask.add_argument("--seed", type=int, default=0)
-    args = ask.parse_args()
+    args = arguments(__doc__, examples=(10_000, 50))
     warnings.simplefilter("ignore")
     counted, by_claim = tally(all_false())
     words = ["named", "harmless", "by chance", "not looked at", *BAD]
     rows = [[claim, *(seen[word] for word in words)] for claim, seen in sorted(by_claim.items())]
     said = table(["in truth, as claimed", *words], rows)
     print(f"{counted.total()} false claims: {dict(counted)}\n{said}")
-    counted, _ = tally(drawn(args.examples, args.seed))
+    counted, _ = tally(drawn(args.examples, seed=0))
     tallied = ", ".join(f"{count} {word}" for word, count in counted.most_common())
-    said += f"\n\n{counted.total()} random meshes and claims, seed {args.seed}: {tallied}."
+    said += f"\n\n{counted.total()} random meshes and claims, seed 0: {tallied}."
     print(said.splitlines()[-1])
-    if args.examples >= 10_000:
+    if args.is_whole:
         (RESULTS / "layout_claims.md").write_text(said + "\n")
 
 

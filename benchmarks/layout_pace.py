@@ -1,12 +1,10 @@
 """A sync over a layout beside a flat sync of as many shards, on the same processes, in turn.
 
-    python -m benchmarks.layout_pace                 # writes results/layout_pace.md
-    python -m benchmarks.layout_pace --repeats 20    # printed only
+    python -m benchmarks.layout_pace            # writes results/layout_pace.md
 
 Four gloo processes: 2 shards, each on 2 ranks. "flat" is a sync among the shards alone, made by
 both lines of ranks at once, so that as many processes are busy as in a sync over the layout. A
-repeat's time is that of its slowest rank, after a barrier; ways take turns in blocks, whose first
-repeat is left out. Rounds are those of ``explain``, which its tests compare with transcripts.
+repeat's time is that of its slowest rank, after a barrier.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from benchmarks.common import RESULTS, parser, seconds_of, slowest, table
+from benchmarks.common import RESULTS, arguments, slowest, spans_in_turns, table
 from distmetrics import layout, sync_and_compute
 from distmetrics.testing import run
 
@@ -71,8 +69,8 @@ def lists(draw: torch.Generator) -> Any:
 CASES = {"20 metrics, small": counts, "8 MB": large, "lists": lists}
 
 
-def measure(comm: Any, case: str, repeats: int) -> dict[str, list[float]]:
-    """Return the times of one case in milliseconds by way, on one rank."""
+def measure(comm: Any, case: str, repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the begin and end of each repeat of one case by way, on one rank."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     syncs: dict[str, Callable[[], Any]] = {}
@@ -83,27 +81,18 @@ def measure(comm: Any, case: str, repeats: int) -> dict[str, list[float]]:
         own = metrics if ranks.mesh.owns(comm.rank) else None
         syncs[f"flat beside {way}"] = partial(sync_and_compute, metrics, comm=ranks.inner)
         syncs[way] = partial(sync_and_compute, own, comm=ranks)
-    times: dict[str, list[float]] = {way: [] for way in syncs}
-    for _ in range(-(-repeats // BLOCK)):
-        for way, sync in syncs.items():
-            for repeat in range(BLOCK + 1):
-                dist.barrier()
-                taken = 1000 * seconds_of(sync)
-                times[way] += [taken] if repeat else []
-    return times
+    return spans_in_turns(syncs, repeats, block=BLOCK, meet=dist.barrier)
 
 
 def main() -> None:
     """Measure, print, write."""
-    ask = parser(__doc__)
-    ask.add_argument("--repeats", type=int, default=90)
-    args = ask.parse_args()
+    args = arguments(__doc__, repeats=(90, 15))
     rows = []
     for case in CASES:
         ranks = run(4, measure, case, args.repeats, backend="gloo")
         for way in WAYS:
             flat, over = (
-                slowest([times[each] for times in ranks]) for each in (f"flat beside {way}", way)
+                slowest([spans[each] for spans in ranks]) for each in (f"flat beside {way}", way)
             )
             medians = statistics.median(flat), statistics.median(over)
             ratios = medians[1] / medians[0], min(over) / min(flat)
@@ -111,7 +100,7 @@ def main() -> None:
     head = ["metrics", "layout", "flat, ms", "over the layout, ms", "ratio", "of the fastest"]
     said = table(head, rows)
     print(said)
-    if args.repeats >= 90:
+    if args.is_whole:
         (RESULTS / "layout_pace.md").write_text(said + "\n")
 
 

@@ -1,14 +1,12 @@
 """distlint beside TorchFix and Fixit on the same files: time, growth with lines, memory.
 
-All run over one copy of the corpus, in turn, with two processes each. Beside them the limit that a
-linter on LibCST cannot beat: ``libcst.parse_module`` alone, over the files that pass distlint's
-prefilter.
+All run over one copy of the corpus, in turn, with two processes each.
 
     python -m venv peers && peers/bin/pip install torchfix fixit
     python -m benchmarks.lint FOLDER… --peers peers/bin/python   # any folders of Python files
 
-Without ``--peers`` they are installed into a temporary environment. Wall time is what a user waits;
-CPU time is what the work costs, and is steadier on a machine that others use as well.
+Wall time is what a user waits; CPU time is what the work costs, and is steadier on a machine that
+others use as well.
 """
 
 from __future__ import annotations
@@ -16,14 +14,11 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,28 +26,9 @@ from typing import Any
 import psutil
 
 import distlint
-from benchmarks.common import parser, plotted, write_json
-from distlint.facts import Facts
-from distlint.rules import RULES
+from benchmarks.common import parser, write_json
 
-PLOT = Path(__file__).parents[1] / "docs" / "lint.png"
 JOBS = 2
-_PARSE = f"""\
-import sys
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-import libcst
-
-def parse(path):
-    try:
-        libcst.parse_module(Path(path).read_bytes())
-    except libcst.ParserSyntaxError:
-        pass
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor({JOBS}) as pool:
-        list(pool.map(parse, Path(sys.argv[1]).read_text().splitlines(), chunksize=16))
-"""
 
 
 @dataclass(frozen=True)
@@ -117,30 +93,12 @@ def lines(files: Sequence[Path]) -> int:
     return sum(path.read_bytes().count(b"\n") for path in files)
 
 
-@contextmanager
-def peers(python: Path | None) -> Iterator[Path]:
-    """The interpreter that has the peers."""
-    if python is not None:
-        yield python
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
-        found = Path(folder) / "bin" / "python"
-        subprocess.run([found, "-m", "pip", "install", "--quiet", "torchfix", "fixit"], check=True)
-        yield found
-
-
-def compare(folder: Path, files: Sequence[Path], peer: Path, repeats: int) -> dict[str, list[Run]]:
+def compare(folder: Path, peer: Path, repeats: int) -> dict[str, list[Run]]:
     """All tools over the same files, in turn."""
-    matter = folder.parent / "matter.txt"
-    matter.write_text("\n".join(str(path) for path in files if _matters(path)))
-    parse = folder.parent / "parse.py"
-    parse.write_text(_PARSE)
     cache = folder.parent / "cache"
     commands = {
         "distlint, cold": distlint_command(folder, "--no-cache"),
         "distlint, warm": distlint_command(folder, "--cache-dir", str(cache)),
-        "libcst alone": [sys.executable, str(parse), str(matter)],
         "TorchFix": [str(peer), "-m", "torchfix", f"-j{JOBS}", str(folder)],
         "Fixit": [str(peer), "-m", "fixit", "--quiet", "lint", str(folder)],
     }
@@ -160,11 +118,6 @@ def distlint_command(folder: Path, *options: str) -> list[str]:
     return [*check, "--jobs", str(JOBS), *options, str(folder)]
 
 
-def _matters(path: Path) -> bool:
-    source = path.read_bytes()
-    return any(rule.can_matter(source, Facts()) for rule in RULES.values())
-
-
 def growth(files: Sequence[Path], to: Path) -> list[dict[str, float]]:
     """Cold runs over the first eighth, quarter, half of the files, and all of them."""
     rows = []
@@ -178,28 +131,6 @@ def growth(files: Sequence[Path], to: Path) -> list[dict[str, float]]:
     return rows
 
 
-def version_time(repeats: int = 15) -> dict[str, float]:
-    """``distlint --version`` beside an interpreter that does nothing."""
-    commands = {"pass": ["-c", "pass"], "version": ["-m", "distlint", "--version"]}
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(repeats):
-        for name, arguments in commands.items():
-            times[name].append(run([sys.executable, *arguments]).cpu)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def plot(found: dict[str, list[Run]], rows: Sequence[dict[str, float]]) -> None:
-    """Time of the tools; growth with lines."""
-    with plotted(PLOT, 1, 2, figsize=(10, 3.4)) as (left, right):
-        names = list(found)[::-1]
-        left.barh(names, [best(found[name]).wall for name in names])
-        left.set_xlabel("seconds (best run)")
-        left.set_xscale("log")
-        right.plot([row["lines"] / 1000 for row in rows], [row["cpu"] for row in rows], marker="o")
-        right.set(xlabel="thousand lines", ylabel="seconds of CPU, cold", xlim=(0, None))
-        right.set_ylim(0, None)
-
-
 def best(runs: Sequence[Run]) -> Run:
     """The run that was disturbed least."""
     return min(runs, key=lambda each: each.wall)
@@ -208,53 +139,42 @@ def best(runs: Sequence[Run]) -> Run:
 def summarise(found: dict[str, list[Run]], rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """The figures that the goals are about."""
     wall = {name: best(runs).wall for name, runs in found.items()}
-    cpu = {name: min(each.cpu for each in runs) for name, runs in found.items()}
-    cold = "distlint, cold"
+    cold, warm = wall["distlint, cold"], wall["distlint, warm"]
     halves = ((rows[0], rows[2]), (rows[2], rows[3]))
     costs = [(two["cpu"] - one["cpu"]) / (two["lines"] - one["lines"]) for one, two in halves]
     return {
-        "times faster than TorchFix": wall["TorchFix"] / wall[cold],
-        "times faster than Fixit": wall["Fixit"] / wall[cold],
-        "times faster than TorchFix, CPU": cpu["TorchFix"] / cpu[cold],
-        "times faster than Fixit, CPU": cpu["Fixit"] / cpu[cold],
-        "times faster warm than cold": wall[cold] / wall["distlint, warm"],
-        "of the time of libcst alone": wall[cold] / wall["libcst alone"],
-        "of the time of libcst alone, CPU": cpu[cold] / cpu["libcst alone"],
+        "times faster than TorchFix": wall["TorchFix"] / cold,
+        "times faster than Fixit": wall["Fixit"] / cold,
+        "times faster warm than cold": cold / warm,
         "a further line, second half of first": costs[1] / costs[0],
     }
 
 
 def main() -> None:
-    """Measure, print, write JSON and the plot."""
+    """Measure, print, write JSON."""
     ask = parser(__doc__)
     ask.add_argument("corpus", nargs="+", type=Path, help="folders of Python files")
-    ask.add_argument("--peers", type=Path, help="an interpreter with torchfix and fixit")
+    ask.add_argument("--peers", type=Path, required=True, help="their interpreter")
     ask.add_argument("--repeats", type=int, default=3)
     args = ask.parse_args()
-    with tempfile.TemporaryDirectory() as temporary, peers(args.peers) as peer:
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "corpus"
         files = copy(args.corpus, folder)
         print(f"{len(files)} files, {lines(files)} lines, {JOBS} processes")
-        found = compare(folder, files, peer, args.repeats)
+        found = compare(folder, args.peers, args.repeats)
         rows = growth(files, Path(temporary))
-        matter = [path for path in files if _matters(path)]
-        version = version_time()
-        result: dict[str, Any] = {
-            "corpus": [path.name for path in args.corpus],
-            "files": len(files),
-            "lines": lines(files),
-            "files that pass the prefilter": len(matter),
-            "lines that pass the prefilter": lines(matter),
-            "runs": {name: [asdict(each) for each in runs] for name, runs in found.items()},
-            "growth": rows,
-            "version": version,
-        }
     goals = summarise(found, rows)
-    goals["--version, times an empty interpreter"] = version["version"] / version["pass"]
     for name, value in goals.items():
         print(f"  {name:40} {value:8.2f}")
-    write_json("lint.json", {**result, "goals": goals})
-    plot(found, rows)
+    result: dict[str, Any] = {
+        "corpus": [path.name for path in args.corpus],
+        "files": len(files),
+        "lines": rows[-1]["lines"],
+        "runs": {name: [asdict(each) for each in runs] for name, runs in found.items()},
+        "growth": rows,
+        "goals": goals,
+    }
+    write_json("lint.json", result)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Where no rank fails, results must have the bits of blocking calls. Where one doe
 must end, at once or with an error of ours that names it, or that says who waits for whom.
 
     python -m benchmarks.log_interleavings               # writes results/log_interleavings.json
-    python -m benchmarks.log_interleavings --threads 1000 --gloo 50 --dying 4
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch
 from torchmetrics import SumMetric
 
 import distmetrics as dm
-from benchmarks.common import parser, write_json
+from benchmarks.common import arguments, write_json
 from distmetrics.errors import DistmetricsError
 from distmetrics.testing import Outcome, outcomes, run
 
@@ -203,11 +202,7 @@ def counted(where: str, results: list[str], plans: list[Plan]) -> dict[str, int]
 
 def main() -> None:
     """Play, print the counts, write JSON."""
-    ask = parser(__doc__)
-    ask.add_argument("--threads", type=int, default=10_000)
-    ask.add_argument("--gloo", type=int, default=300)
-    ask.add_argument("--dying", type=int, default=20)
-    args = ask.parse_args()
+    args = arguments(__doc__, threads=(10_000, 20), gloo=(300, 5), dying=(20, 1))
     torch.set_num_threads(1)
     began, result = time.perf_counter(), dict[str, Any]()
     plans = [Plan.of(seed) for seed in range(args.threads)]
@@ -219,7 +214,8 @@ def main() -> None:
     plans, where = dying(args.dying), "gloo, a process ends"
     result[where] = counted(where, [by_processes(plan) for plan in plans], plans)
     result["seconds"] = round(time.perf_counter() - began)
-    write_json("log_interleavings.json", result)
+    if args.is_whole:
+        write_json("log_interleavings.json", result)
 
 
 if __name__ == "__main__":

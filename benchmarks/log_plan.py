@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from benchmarks.common import parser, write_json
+from benchmarks.common import arguments, write_json
 from distmetrics.collectives.exchange import inline_capacity
 from distmetrics.comm.communicator import Communicator, Op
 from distmetrics.log.kinds import KINDS
@@ -148,7 +148,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Count, print the table, write JSON and the picture."""
-    parser(__doc__).parse_args()
+    args = arguments(__doc__)
     names = names_of(COUNT)
     rows = plan(names)
     print(f"{COUNT} means: {8 * names.size} bytes of numbers, {len(names.data)} of names")
@@ -156,8 +156,9 @@ def main() -> None:
         parts = [f"{way} {sent / 1e6:.3f}" for way, sent in row.items() if way != "ranks"]
         print(f"{row['ranks']:5} ranks, MB: {', '.join(parts)}")
     told = {"names": COUNT, "bytes of names": len(names.data), "bytes a rank sends": rows}
-    write_json("log_plan.json", told)
-    draw(rows)
+    if args.is_whole:
+        write_json("log_plan.json", told)
+        draw(rows)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
     python -m benchmarks.meshes                      # all classes, writes results/meshes.json
     python -m benchmarks.meshes --only 'AUROC|F1'    # a part, printed only
-    python -m benchmarks.meshes --backend gloo --sample 40   # 4 and 8 processes, writes
-                                                             # results/meshes_gloo.json
 
 The metrics and their data are those of ``benchmarks.conformance``. Each rank updates with the
 batches of its shard; ranks that are said to hold the same have the same ones, and ranks without
@@ -18,11 +16,10 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.common import parser, versions, write_json
-from benchmarks.conformance.__main__ import spread
 from benchmarks.conformance.case import batches
 from benchmarks.conformance.catalogue import cases, find
 from benchmarks.conformance.ranks import Ended
@@ -57,14 +54,11 @@ class Claim(NamedTuple):
         return math.prod(n for axis, n in self.sizes.items() if self.roles[axis] == "shard")
 
 
-SMALL = (
+MESHES = (
     "dp 2 shard, tp 2 same",
     "pp 2 last, dp 2 shard",
     "dp 2 shard, tp 2 same, pp 2 last",
     "dp 2 shard, cp 2 shard, tp 2 same",
-)
-MESHES = (
-    *SMALL,
     "dp 4 shard",
     "tp 4 same",
     "pp 4 last",
@@ -86,12 +80,6 @@ def attempt(fn: Any, *args: Any) -> Ended:
         return Ended("value", fn(*args))
     except Exception as error:  # noqa: BLE001  (a metric may raise anything; judged)
         return Ended("error", text=str(error).partition("\n")[0])
-
-
-def on_rank(comm: Any, asked: Sequence[tuple[str, str]]) -> list[Ended]:
-    """Return how metrics end on one rank of meshes of as many ranks."""
-    warnings.simplefilter("ignore")  # most metrics warn of small samples
-    return [attempt(synced, comm, name, Claim.of(text)) for name, text in asked]
 
 
 def synced(comm: Any, name: str, claim: Claim) -> Any:
@@ -116,21 +104,18 @@ def alone(name: str, shards: int) -> Any:
     return filled(name, range(shards), shards).compute()
 
 
-def verdicts(asked: Sequence[tuple[str, str]], backend: Any) -> Iterator[tuple[str, str]]:
-    """Yield how metrics fare on meshes, all in one world: a word, and what there is to say."""
-    claims = [Claim.of(text) for _, text in asked]
-    ended = outcomes(claims[0].ranks, on_rank, asked, backend=backend, limit=600)
-    for place, ((name, _), claim) in enumerate(zip(asked, claims, strict=True)):
-        ranks = [
-            each.value[place] if each.error is None else Ended("error", text=str(each.error))
-            for each in ended
-        ]
-        single = attempt(alone, name, claim.shards)
-        if single.kind == "error":  # told by the ranks with values to the others
-            raised = all(one.kind == "error" and single.text in one.text for one in ranks)
-            yield ("ok", "the same error") if raised else ("wrong", "no error")
-        else:
-            yield judge(single, ranks)
+def verdict(name: str, claim: Claim) -> tuple[str, str]:
+    """Return how a metric fares on a mesh: a word, and what there is to say."""
+    warnings.simplefilter("ignore")  # most metrics warn of small samples
+    ranks = []
+    for each in outcomes(claim.ranks, synced, name, claim):
+        how = "value" if each.error is None else "error"
+        ranks.append(Ended(how, each.value, str(each.error).partition("\n")[0]))
+    single = attempt(alone, name, claim.shards)
+    if single.kind == "error":  # told by the ranks with values to the others
+        raised = all(one.kind == "error" and single.text in one.text for one in ranks)
+        return ("ok", "the same error") if raised else ("wrong", "no error")
+    return judge(single, ranks)
 
 
 def can_be_made(name: str) -> bool:
@@ -147,34 +132,22 @@ def main() -> None:
     """Run, print, write JSON."""
     ask = parser(__doc__)
     ask.add_argument("--only", default="")
-    ask.add_argument("--backend", choices=["threads", "gloo"], default="threads")
-    ask.add_argument("--sample", type=int, help="how many classes, evenly over all")
     args = ask.parse_args()
     warnings.simplefilter("ignore")
     names = [name for name, case in cases().items() if is_possible(case.kind)]
     names = [name for name in names if re.search(args.only, name) and can_be_made(name)]
-    if args.sample:
-        sample = spread(names, args.sample)
-        names = [name for name in names if name in sample]
-    meshes = SMALL if args.backend == "gloo" else MESHES
     start, counted, bad = time.monotonic(), Counter[str](), []
-    pairs = [*itertools.product(names, meshes)]
-    groups = [[pair] for pair in pairs]  # a world of threads that hangs must not take others along
-    if args.backend == "gloo":  # processes are dear to start
-        sizes = {Claim.of(text).ranks for text in meshes}
-        groups = [[pair for pair in pairs if Claim.of(pair[1]).ranks == size] for size in sizes]
-    for group in groups:
-        for (name, text), (word, detail) in zip(group, verdicts(group, args.backend), strict=True):
-            counted[word] += 1
-            if word != "ok":
-                bad.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})
-                print(f"{word:6} {name}, {text}: {detail[:150]}", flush=True)
-    print(f"{len(names)} metrics, {len(meshes)} meshes: {dict(counted)}")
-    of_gloo = args.backend == "gloo" and args.sample
-    if not args.only and (of_gloo or not (args.sample or args.backend == "gloo")):
+    for name, text in itertools.product(names, MESHES):
+        word, detail = verdict(name, Claim.of(text))
+        counted[word] += 1
+        if word != "ok":
+            bad.append({"metric": name, "mesh": text, "verdict": word, "detail": detail})
+            print(f"{word:6} {name}, {text}: {detail[:150]}", flush=True)
+    print(f"{len(names)} metrics, {len(MESHES)} meshes: {dict(counted)}")
+    if not args.only:
         known = {**versions("torchmetrics"), "seconds": round(time.monotonic() - start)}
-        result = {**known, "metrics": len(names), "meshes": meshes, "counts": counted, "bad": bad}
-        write_json("meshes_gloo.json" if of_gloo else "meshes.json", result)
+        result = {**known, "metrics": len(names), "meshes": MESHES, "counts": counted, "bad": bad}
+        write_json("meshes.json", result)
 
 
 if __name__ == "__main__":

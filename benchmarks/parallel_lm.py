@@ -1,7 +1,6 @@
 """A toy language model on meshes: perplexity, accuracy and tokens, against one process.
 
     python -m benchmarks.parallel_lm            # writes results/parallel_lm.json
-    python -m benchmarks.parallel_lm --ranks 4  # 2 x 2 alone, printed only
 
 Processes of gloo, in float64. Tensor parallelism is torch's ``parallelize_module``, pipelining
 torch's ``PipelineStage`` and ``ScheduleGPipe``, sharding of parameters torch's ``fully_shard``.
@@ -23,7 +22,7 @@ from torchmetrics import Accuracy
 from torchmetrics.text import Perplexity
 
 import distmetrics as dm
-from benchmarks.common import parser, versions, write_json
+from benchmarks.common import arguments, versions, write_json
 from distmetrics.testing import run
 
 VOCABULARY, WIDTH, HEADS, LENGTH, SAMPLES, PADDING = 32, 16, 4, 12, 8, -100
@@ -245,16 +244,12 @@ def compared(ranks: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run, print, write JSON."""
-    ask = parser(__doc__)
-    ask.add_argument("--ranks", type=int, choices=[4, 8])
-    args = ask.parse_args()
+    args = arguments(__doc__, worlds=(len(MESHES), 1))
     warnings.simplefilter("ignore")
-    rows = []
-    for ranks in MESHES if args.ranks is None else [args.ranks]:
-        rows += compared(ranks)
+    rows = [row for ranks in [*MESHES][: args.worlds] for row in compared(ranks)]
     expected = alone()
     print(*rows, f"one process {expected}", sep="\n")
-    if args.ranks is None:
+    if args.is_whole:
         result = {**versions(), "one process": expected, "meshes": rows}
         write_json("parallel_lm.json", result)
 

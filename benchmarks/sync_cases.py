@@ -1,4 +1,4 @@
-"""The cases of benchmarks/sync.py: each makes the metrics of one rank, updated with its shard."""
+"""What is synced, and beside which step: metrics of one rank, updated with its shard; DDP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.conformance import prepare
 
@@ -14,19 +15,32 @@ prepare()  # before torchmetrics, which looks for it once
 from torchmetrics import MetricCollection, classification  # noqa: E402
 
 CLASSES = 10
-_ROWS = 192  # on each rank, for the collections
 _NAMES = "Accuracy Precision Recall F1Score Specificity StatScores FBetaScore HammingDistance"
-_WORDS = "the a cat dog sat lay on in mat house and then slept ran"
 
 
 class Case(NamedTuple):
-    """One line of the table."""
+    """Metrics, and what they are called."""
 
     title: str  # for people
     make: Callable[[int, int], Any]  # ``make(rank, world_size)`` returns the metrics, updated
-    theirs: str = "torchmetrics"  # "torchmetrics" or "torcheval": who else syncs them
-    slow: bool = False  # the other takes seconds a sync, and gets few repeats
-    worlds: tuple[int, ...] = (2, 4, 8)  # sizes at which it is run
+
+
+def training_step(batch_size: int, width: int = 512) -> Callable[[], Tensor]:
+    """Return a step of DDP that takes some milliseconds, and returns its loss."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(width, width), nn.ReLU()] * 4
+    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, CLASSES)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch, labels = torch.randn(batch_size, width), torch.arange(batch_size) % CLASSES
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    return step
 
 
 def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection:
@@ -44,13 +58,12 @@ def collection(*, compute_groups: bool, exact: bool = False) -> MetricCollection
     return MetricCollection(made, compute_groups=compute_groups)
 
 
-def _collected(compute_groups: bool, exact: bool) -> Callable[[int, int], MetricCollection]:
+def _collected(**options: bool) -> Callable[[int, int], MetricCollection]:
     def make(rank: int, world_size: int) -> MetricCollection:
         torch.manual_seed(rank)
-        metrics = collection(compute_groups=compute_groups, exact=exact)
-        rows = _ROWS // 3
+        metrics = collection(**options)
         for _ in range(3):
-            metrics.update(torch.randn(rows, CLASSES).softmax(1), torch.randint(CLASSES, (rows,)))
+            metrics.update(torch.randn(64, CLASSES).softmax(1), torch.randint(CLASSES, (64,)))
         return metrics
 
     return make
@@ -78,53 +91,11 @@ def mean_average_precision(rank: int, world_size: int) -> Any:
     return metric
 
 
-def rouge(rank: int, world_size: int) -> Any:
-    """A thousand sentences over all ranks; without rougeLsum, which needs a download."""
-    from torchmetrics.text import ROUGEScore
-
-    metric = ROUGEScore(rouge_keys=("rouge1", "rouge2", "rougeL"))
-    words = _WORDS.split()
-    generator = torch.Generator().manual_seed(rank)
-
-    def sentence() -> str:
-        chosen = torch.randint(len(words), (8,), generator=generator).tolist()
-        return " ".join(words[place] for place in chosen)
-
-    count = 1000 // world_size
-    metric.update([sentence() for _ in range(count)], [sentence() for _ in range(count)])
-    return metric
-
-
-def torcheval(rank: int, world_size: int) -> Any:
-    """Twenty metrics of torcheval."""
-    from torcheval import metrics as te
-
-    torch.manual_seed(rank)
-    made: dict[str, Any] = {}
-    for average in ("macro", "micro", "weighted", None):
-        for name in ("F1Score", "Precision", "Recall"):
-            kind = getattr(te, f"Multiclass{name}")
-            made[f"{average} {name}"] = kind(num_classes=CLASSES, average=average)
-    for average in ("macro", "micro"):
-        for k in (1, 2, 3):
-            accuracy = te.MulticlassAccuracy(num_classes=CLASSES, average=average, k=k)
-            made[f"{average} accuracy at {k}"] = accuracy
-    made["confusion"] = te.MulticlassConfusionMatrix(CLASSES)
-    made["normalized"] = te.MulticlassConfusionMatrix(CLASSES, normalize="true")
-    scores, labels = torch.rand(_ROWS, CLASSES), torch.randint(CLASSES, (_ROWS,))
-    for metric in made.values():
-        metric.update(scores, labels)
-    return made
-
-
 CASES: dict[str, Case] = {
-    "counts": Case("20 metrics, groups off", _collected(False, False)),
-    "counts, groups": Case("20 metrics, groups on", _collected(True, False)),
-    "exact": Case("22 metrics, exact AUROC and AP, groups off", _collected(False, True)),
-    "exact, groups": Case("22 metrics, exact AUROC and AP, groups on", _collected(True, True)),
-    "mAP": Case(
-        "mean average precision, 1 000 images", mean_average_precision, slow=True, worlds=(2, 4)
+    "counts": Case("20 metrics, groups off", _collected(compute_groups=False)),
+    "counts, groups": Case("20 metrics, groups on", _collected(compute_groups=True)),
+    "exact": Case(
+        "22 metrics, exact AUROC and AP, groups off", _collected(compute_groups=False, exact=True)
     ),
-    "ROUGE": Case("ROUGE, 1 000 sentences", rouge, slow=True, worlds=(2, 4)),
-    "torcheval": Case("20 metrics of torcheval", torcheval, theirs="torcheval", worlds=(2, 4)),
+    "mAP": Case("mean average precision, 1 000 images", mean_average_precision),
 }

@@ -5,17 +5,14 @@ share them, so that each has another number of tokens. After 10 steps of AdamW, 
 norm, the table has the largest difference of any weight to one process's.
 
     python -m benchmarks.token_losses           # writes benchmarks/results/token_losses.md
-    python -m benchmarks.token_losses --dry     # prints it
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from benchmarks.common import RESULTS, parser, table, versions
+from benchmarks.common import RESULTS, arguments, join_elastic, table, versions
 from distmetrics import Runner
 from distmetrics.comm.verdict import settle
 from distmetrics.launch.spawn import launch
@@ -189,7 +186,7 @@ def by_lightning(comm: Any, accumulated: int) -> Weights:
     """Train with Lightning, as its documentation has a training step."""
     import lightning.pytorch as pl
 
-    _join(comm)
+    join_elastic(comm)
     module = module_of(pl.LightningModule, mean_or_zero)
     options = options_of(comm, accumulated)
     options |= {} if comm.world_size > 1 else {"strategy": "auto"}
@@ -199,34 +196,21 @@ def by_lightning(comm: Any, accumulated: int) -> Weights:
     return weights_of(module.net)
 
 
-def by_accelerate(comm: Any, accumulated: int, *, by_hand: bool = False) -> Weights:
-    """Train with ``accelerator.accumulate``, as its quick tour does.
-
-    ``by_hand``: as its page on accumulation says for losses over tokens.
-    """
+def by_accelerate(comm: Any, accumulated: int) -> Weights:
+    """Train with ``accelerator.accumulate``, as its quick tour does."""
     from accelerate import Accelerator
 
-    _join(comm)
+    join_elastic(comm)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulated)
     net = Net()
     model, optimizer = accelerator.prepare(net, adamw(net))
-    batches = list(micro_batches(comm.rank, comm.world_size, accumulated))
-    for start in range(0, len(batches), accumulated):
-        step = batches[start : start + accumulated]
-        count = torch.stack([(y != IGNORED).sum() for _, y in step]).sum()
-        total: Any = accelerator.gather(count)
-        for x, y in step:
-            with accelerator.accumulate(model):
-                if by_hand:
-                    loss = loss_of(model(x), y, "sum") / total.sum()
-                    loss = loss * accelerator.num_processes * accumulated
-                else:
-                    loss = mean_or_zero(model(x), y)
-                accelerator.backward(loss)
-                if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), CLIP)
-                optimizer.step()
-                optimizer.zero_grad()
+    for x, y in micro_batches(comm.rank, comm.world_size, accumulated):
+        with accelerator.accumulate(model):
+            accelerator.backward(mean_or_zero(model(x), y))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            optimizer.zero_grad()
     return weights_of(net)
 
 
@@ -235,7 +219,7 @@ def by_hugging_face(comm: Any, accumulated: int) -> Weights:
     from transformers import PrinterCallback, TrainingArguments
     from transformers import Trainer as HFTrainer
 
-    _join(comm)
+    join_elastic(comm)
 
     class InOrder(HFTrainer):  # its sampler would shuffle
         def _get_train_sampler(self, *_: Any) -> Any:
@@ -267,21 +251,12 @@ def by_hugging_face(comm: Any, accumulated: int) -> Weights:
     return weights_of(net)
 
 
-def _join(comm: Any) -> None:
-    """Tell a framework who this rank is, in the group that stands already."""
-    if comm.world_size > 1:
-        from tests.integrations.modules import elastic
-
-        os.environ |= elastic(comm)
-
-
 TOOLS: dict[str, Callable[[Any, int], Weights]] = {
     "distmetrics Runner, `weight=`": by_runner,
     'distmetrics Trainer, `"weight"`': by_trainer,
     "DistributedDataParallel": by_ddp,
     "Lightning": by_lightning,
     "Accelerate, `accumulate`": by_accelerate,
-    "Accelerate, tokens gathered by hand": partial(by_accelerate, by_hand=True),
     "Hugging Face, `num_items_in_batch`": by_hugging_face,
 }
 
@@ -302,19 +277,18 @@ def difference(tool: Callable[[Any, int], Weights], world_size: int, accumulated
 
 def main() -> None:
     """Measure, print, and write the table."""
-    ask = parser(__doc__)
-    ask.add_argument("--dry", action="store_true", help="print, and write nothing")
-    is_dry = ask.parse_args().dry
-    heads = [f"W = {world_size}, {accumulated} micro-batches" for world_size, accumulated in WORLDS]
+    args = arguments(__doc__, worlds=(len(WORLDS), 2))
+    worlds = WORLDS[: args.worlds]
+    heads = [f"W = {world_size}, {accumulated} micro-batches" for world_size, accumulated in worlds]
     rows = []
     for name, tool in TOOLS.items():
-        rows.append([name, *(f"{difference(tool, *world):.1e}" for world in WORLDS)])
+        rows.append([name, *(f"{difference(tool, *world):.1e}" for world in worlds)])
         print(*rows[-1], sep=" | ", flush=True)
     known = versions("lightning", "accelerate", "transformers")
     about = "`python -m benchmarks.token_losses`: the largest difference of any weight to one "
     about += f"process's, after {STEPS} steps; "
     about += ", ".join(f"{name} {found}" for name, found in known.items())
-    if not is_dry:
+    if args.is_whole:
         text = "\n\n".join(["# Losses over tokens", f"{about}.", table(["", *heads], rows)])
         (RESULTS / "token_losses.md").write_text(text + "\n")
 

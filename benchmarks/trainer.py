@@ -1,4 +1,4 @@
-"""What a trainer costs against a raw loop of DDP: a step, the first step, and logging.
+"""What a trainer costs a step against a raw loop of DDP, and what logging costs it.
 
 Every way drives the same tiny model on the same data, in two processes that torchrun starts; the
 ways take turns, round by round. A tiny model, for what a trainer adds to a step is the same for a
@@ -7,7 +7,6 @@ processes, and what a step takes over a raw one is told block by block: what a b
 in both. The raw loop held against itself shows what is left of the noise.
 
     python -m benchmarks.trainer                 # table, and JSON in benchmarks/results
-    python -m benchmarks.trainer --rounds 1 --ways raw distmetrics
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from benchmarks.common import parser, versions, write_json
+from benchmarks.common import arguments, versions, write_json
 
-NAMES = (0, 1, 20, 200)
+NAMES = (0, 20, 200)
 BATCH, WIDTH, CLASSES = 8, 32, 10
 BLOCK = 25  # steps by turns with as many of the raw loop
 WARM = 2  # blocks that are not counted
@@ -49,7 +48,6 @@ class Clock:
 
     def __init__(self, names: int, steps: int) -> None:
         self.names, self.steps = names, steps
-        self.first: float | None = None  # when the first step was over
         self.last = 0.0  # when the last step was over, or the raw ones after it
         self.block: list[float] = []  # seconds of the steps of this block
         self.blocks: list[list[float]] = []
@@ -61,9 +59,7 @@ class Clock:
         """Say that a step is over; when a block is, take the raw loop's."""
         now = time.perf_counter()
         self.count += 1
-        if self.first is None:
-            self.first = now
-        else:
+        if self.count > 1:
             self.block.append(now - self.last)
         if self.count % BLOCK == 0:
             self.blocks.append(self.block)
@@ -84,8 +80,8 @@ class Clock:
             seconds.append(time.perf_counter() - began)
         return seconds
 
-    def times(self, began: float, end: float) -> Times:
-        """Return seconds of a step and of a raw one (medians), until the first, and after the last.
+    def times(self) -> Times:
+        """Return the median seconds of a step and of a raw one.
 
         "over" is the median over the blocks of what a step takes over a raw one of the same turn.
         """
@@ -93,10 +89,8 @@ class Clock:
             [statistics.median(block[1:]) for block in each[WARM:]]
             for each in (self.blocks, self.raw)
         )
-        assert self.first is not None, "no step was taken"
         over = statistics.median(mine / limit - 1 for mine, limit in zip(own, raw, strict=True))
-        medians = {"step": statistics.median(own), "raw": statistics.median(raw), "over": over}
-        return medians | {"first": self.first - began, "close": end - self.last}
+        return {"step": statistics.median(own), "raw": statistics.median(raw), "over": over}
 
 
 def model() -> nn.Module:
@@ -140,7 +134,7 @@ def raw_loop(names: int, batch: Callable[[], Any]) -> Generator[Tensor, None, No
         yield sums
 
 
-def raw(clock: Clock, steps: int) -> float:
+def raw(clock: Clock, steps: int) -> None:
     """Plain torch; values are summed on the rank, and reduced by one collective at the end."""
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -153,13 +147,11 @@ def raw(clock: Clock, steps: int) -> float:
         clock.tick()
     if clock.names:
         dist.all_reduce(sums)
-    end = time.perf_counter()
     loop.close()
     dist.destroy_process_group()
-    return end
 
 
-def fabric(clock: Clock, steps: int) -> float:
+def fabric(clock: Clock, steps: int) -> None:
     """Lightning Fabric."""
     from lightning.fabric import Fabric
 
@@ -179,7 +171,6 @@ def fabric(clock: Clock, steps: int) -> float:
         clock.tick()
     if clock.names:
         runner.all_reduce(sums)
-    return time.perf_counter()
 
 
 def module_of(base: Any, clock: Clock, **options: Any) -> Any:
@@ -212,7 +203,7 @@ def ticking(base: Any, clock: Clock) -> Any:
     return Tick()
 
 
-def distmetrics(clock: Clock, steps: int) -> float:
+def distmetrics(clock: Clock, steps: int) -> None:
     """This project's trainer."""
     from distmetrics.train import Callback, Module, Trainer
 
@@ -220,10 +211,9 @@ def distmetrics(clock: Clock, steps: int) -> float:
     ticks = [ticking(Callback, clock)]
     trainer = Trainer(callbacks=ticks, enable_progress_bar=False, **options)
     trainer.fit(module_of(Module, clock), data(steps, trainer.strategy.world_size))
-    return time.perf_counter()
 
 
-def lightning(clock: Clock, steps: int) -> float:
+def lightning(clock: Clock, steps: int) -> None:
     """Lightning's trainer, with everything off that can be."""
     import lightning as pl
 
@@ -234,10 +224,9 @@ def lightning(clock: Clock, steps: int) -> float:
     ticks = [ticking(pl.Callback, clock)]
     trainer = pl.Trainer(callbacks=ticks, devices=2, **options)
     trainer.fit(module_of(pl.LightningModule, clock, sync_dist=True), data(steps, 2))
-    return time.perf_counter()
 
 
-WAYS: dict[str, Callable[[Clock, int], float]] = {
+WAYS: dict[str, Callable[[Clock, int], None]] = {
     "raw": raw,
     "distmetrics": distmetrics,
     "fabric": fabric,
@@ -245,18 +234,15 @@ WAYS: dict[str, Callable[[Clock, int], float]] = {
 }
 
 
-def on_rank(way: str, names: int, steps: int, began: float, out: Path) -> None:
-    """Train on one rank that torchrun has started, and write rank 0's times.
-
-    ``began`` is when torchrun was started, by the monotonic clock.
-    """
+def on_rank(way: str, names: int, steps: int, out: Path) -> None:
+    """Train on one rank that torchrun has started, and write rank 0's times."""
     clock = Clock(names, steps)
     with warnings.catch_warnings():  # the peers' advice on workers and loggers
         warnings.simplefilter("ignore")
-        end = WAYS[way](clock, steps)
+        WAYS[way](clock, steps)
     assert clock.count == steps, f"{way} took {clock.count} steps, not {steps}"
     if os.environ["RANK"] == "0":
-        out.write_text(json.dumps(clock.times(began, end)))
+        out.write_text(json.dumps(clock.times()))
     sys.stderr.flush()
     # gloo's threads of a wrapper that lives on abort the interpreter's exit now and then.
     os._exit(0)
@@ -264,7 +250,7 @@ def on_rank(way: str, names: int, steps: int, began: float, out: Path) -> None:
 
 def train(way: str, names: int, steps: int, out: Path) -> Times:
     """Run one way under torchrun; returns rank 0's times in seconds."""
-    words = [way, str(names), str(steps), repr(time.perf_counter()), str(out)]
+    words = [way, str(names), str(steps), str(out)]
     command = [sys.executable, *TORCHRUN, "benchmarks.trainer", "--rank", *words]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -281,41 +267,28 @@ def median(rounds: list[Times]) -> Times:
     return found | {"lowest": min(over), "highest": max(over)}
 
 
-def show(found: dict[str, dict[int, Times]]) -> None:
-    """Print the table: the raw loop is the limit that all are held against."""
-    print("two gloo ranks, a step of a tiny model; median over the rounds")
-    heads = f"{'step':>9} {'raw':>9} {'over raw':>9}  {'rounds':>14} {'epoch end':>10} {'first':>8}"
-    print(f"  {'way':12} {'names':>5} {heads}")
-    for way, by in found.items():
-        for names, times in by.items():
-            rounds = f"{100 * times['lowest']:+.0f} to {100 * times['highest']:+.0f}"
-            print(
-                f"  {way:12} {names:5} {1e3 * times['step']:6.2f} ms {1e3 * times['raw']:6.2f} ms "
-                f"{100 * times['over']:+7.0f} %  {rounds:>14} {1e3 * times['close']:7.1f} ms "
-                f"{times['first']:6.2f} s"
-            )
-
-
 def main() -> None:
     """Run the ways in turn, print the table, write JSON."""
     if sys.argv[1:2] == ["--rank"]:
-        way, count, taken, began, out = sys.argv[2:]
-        on_rank(way, int(count), int(taken), float(began), Path(out))
-    ask = parser(__doc__)
-    ask.add_argument("--rounds", type=int, default=3)
-    ask.add_argument("--steps", type=int, default=400)
-    ask.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
-    ask.add_argument("--names", nargs="+", type=int, default=list(NAMES))
-    args = ask.parse_args()
+        way, count, taken, out = sys.argv[2:]
+        on_rank(way, int(count), int(taken), Path(out))
+    args = arguments(__doc__, rounds=(3, 1), steps=(400, 100), names=(len(NAMES), 1))
+    asked = NAMES[: args.names]
     seen: dict[str, dict[int, list[Times]]]
-    seen = {way: {names: [] for names in args.names} for way in args.ways}
+    seen = {way: {names: [] for names in asked} for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        for _, names, way in itertools.product(range(args.rounds), args.names, args.ways):
+        for _, names, way in itertools.product(range(args.rounds), asked, WAYS):
             seen[way][names].append(train(way, names, args.steps, Path(folder) / "times.json"))
     found = {way: {names: median(each) for names, each in by.items()} for way, by in seen.items()}
-    show(found)
-    known = {"versions": versions("lightning"), "steps": args.steps, "rounds": args.rounds}
-    write_json("trainer.json", {**known, "seconds": found})
+    print("two gloo ranks, a step of a tiny model over one of the raw loop; median of the rounds")
+    for (way, by), names in itertools.product(found.items(), asked):
+        times = by[names]
+        rounds = f"({100 * times['lowest']:+.0f} to {100 * times['highest']:+.0f})"
+        steps = f"{1e3 * times['step']:6.2f} ms, raw {1e3 * times['raw']:6.2f} ms"
+        print(f"  {way:12} {names:5} names {steps} {100 * times['over']:+7.0f} % {rounds}")
+    if args.is_whole:
+        known = {"versions": versions("lightning"), "steps": args.steps, "rounds": args.rounds}
+        write_json("trainer.json", {**known, "seconds": found})
 
 
 if __name__ == "__main__":

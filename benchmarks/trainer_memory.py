@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.common import parser, versions, write_json
+from benchmarks.common import arguments, versions, write_json
 from distmetrics.collectives.ops import all_gather_object
 from distmetrics.strategies import FSDPSpawn
 from distmetrics.train import Callback, Module, RunContext, Trainer
@@ -114,15 +114,12 @@ def show(found: dict[str, dict[int, Bytes]]) -> None:
 
 def main() -> None:
     """Measure each strategy in each world, print the table, write JSON."""
-    ask = parser(__doc__)
-    ask.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
-    ask.add_argument("--worlds", nargs="+", type=int, default=list(WORLDS))
-    args = ask.parse_args()
-    found = {
-        name: {count: measure(name, count) for count in args.worlds} for name in args.strategies
-    }
+    args = arguments(__doc__, worlds=(len(WORLDS), 2))
+    worlds = WORLDS[: args.worlds]
+    found = {name: {count: measure(name, count) for count in worlds} for name in STRATEGIES}
     show(found)
-    write_json("trainer_memory.json", {"versions": versions(), "bytes": found})
+    if args.is_whole:
+        write_json("trainer_memory.json", {"versions": versions(), "bytes": found})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ It needs the extra ``bench-conformance``.
 
 python -m benchmarks.conformance                                 # everything, to benchmarks/results
 python -m benchmarks.conformance --only 'AUROC|Retrieval'        # a part, printed only
-python -m benchmarks.conformance --backend gloo --sample 60      # do threads and processes agree?
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import argparse
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.common import RESULTS, facts, parser
 from benchmarks.conformance.case import Case
@@ -29,13 +27,7 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     ask = parser(__doc__)
     ask.add_argument("--only", default="", help="cases whose name matches this regular expression")
     ask.add_argument("--world-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    ask.add_argument(
-        "--backend", choices=["threads", "gloo"], default="threads", help="gloo: the sample alone"
-    )
     ask.add_argument("--sample", type=int, default=60, help="classes that are run on gloo too")
-    ask.add_argument("--no-peer", action="store_true", help="leave torchmetrics' own sync out")
-    ask.add_argument("--epochs", type=int, default=1, help="fill, sync, compute, reset as often")
-    ask.add_argument("--out", type=Path, help="folder; default results/ if everything is run")
     return ask.parse_args(words)
 
 
@@ -51,17 +43,13 @@ def main() -> int:
     args = options()
     chosen = [case for name, case in cases().items() if re.search(args.only, name)]
     sample = spread([case.name for case in chosen], args.sample)
-    if args.backend == "gloo":
-        chosen = [case for case in chosen if case.name in sample]
-    sizes = [] if args.backend == "gloo" else args.world_sizes
-    peer = args.backend == "threads" and not args.no_peer
-    plan = Plan(sizes, peer, sample, args.epochs)
+    plan = Plan(args.world_sizes, sample)
     start = time.monotonic()
     rows, missing = _run(chosen, plan)
     took = time.monotonic() - start
-    if args.out or args == options([]):  # a part does not replace the results of the whole
+    if args == options([]):  # a part does not replace the results of the whole
         said = facts("benchmarks.conformance", took, *PACKAGES)
-        write(rows, absent() | missing, said, args.out or RESULTS)
+        write(rows, absent() | missing, said, RESULTS)
     return _summary(rows, took)
 
 

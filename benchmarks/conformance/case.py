@@ -62,13 +62,12 @@ def deal(layout: str, world_size: int) -> list[list[int]]:
     return [sizes(rank) if has_data(rank, world_size) else [] for rank in range(world_size)]
 
 
-def batches(case: Case, layout: str, world_size: int, rank: int, epoch: int = 0) -> list[Batch]:
+def batches(case: Case, layout: str, world_size: int, rank: int) -> list[Batch]:
     """Make one rank's batches: the same ones whoever asks, in whatever process."""
-    again = f"/epoch {epoch}" if epoch else ""
     made: list[Batch] = []
     for index, size in enumerate(deal(layout, world_size)[rank]):
-        generator = torch.Generator()
-        generator.manual_seed(zlib.crc32(f"{case.kind}/{layout}/{rank}/{index}{again}".encode()))
+        seed = zlib.crc32(f"{case.kind}/{layout}/{rank}/{index}".encode())
+        generator = torch.Generator().manual_seed(seed)
         batch = case.batch(generator, size)
         made += batch if isinstance(batch, list) else [batch]
     return made

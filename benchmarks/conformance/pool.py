@@ -44,7 +44,7 @@ class World:
     """``size`` processes, each with its end of a pipe; joined in a gloo group if ``group``.
 
     >>> with World(2, group=True, limit=20) as world:
-    ...     ended = world.ask(by_torchmetrics, "SumMetric", "even", 1)
+    ...     ended = world.ask(by_torchmetrics, "SumMetric", "even")
     """
 
     def __init__(self, size: int, *, group: bool, limit: float) -> None:
@@ -153,10 +153,8 @@ class Plan:
     """Which questions to ask."""
 
     sizes: Sequence[int]  # world sizes of the threads
-    peer: bool  # whether torchmetrics' own sync is run
     # names of the cases that distmetrics also syncs on gloo, between 3 ranks
     sample: frozenset[str]
-    epochs: int = 1  # how often each world fills the metric, syncs, computes and resets it
 
 
 def measure(cases: Sequence[Case], plan: Plan) -> Iterator[tuple[Case, list[Row], str]]:
@@ -177,17 +175,17 @@ def _rows(case: Case, plan: Plan, worlds: dict[int, World]) -> Iterator[Row]:
     in_sample = case.name in plan.sample
     for size in sorted({*plan.sizes, *([GLOO_SIZE] if in_sample else [])}):
         for layout in LAYOUTS:
-            answer = worlds[1].ask(by_threads, case.name, layout, size, plan.epochs)[0]
+            answer = worlds[1].ask(by_threads, case.name, layout, size)[0]
             if isinstance(answer, Ended):  # the whole process, with all the ranks in it
                 answer = Ended("error", text="see the ranks"), [answer]
             single, ranks = answer
             found = [("distmetrics", "threads", ranks)]
             if size == GLOO_SIZE and in_sample:
-                ranks = worlds[size].ask(by_distmetrics, case.name, layout, plan.epochs)
+                ranks = worlds[size].ask(by_distmetrics, case.name, layout)
                 found.append(("distmetrics", "gloo", ranks))
-            is_peers = plan.peer and size in plan.sizes and size in TORCHMETRICS_SIZES
+            is_peers = size in plan.sizes and size in TORCHMETRICS_SIZES
             if is_peers and layout in TORCHMETRICS_LAYOUTS:
-                ranks = worlds[size].ask(by_torchmetrics, case.name, layout, plan.epochs)
+                ranks = worlds[size].ask(by_torchmetrics, case.name, layout)
                 found.append(("torchmetrics", "gloo", ranks))
             for library, transport, ranks in found:
                 said = judge(single, ranks)

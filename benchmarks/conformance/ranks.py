@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import torch.distributed as dist
 
-from benchmarks.conformance.case import Case, batches
+from benchmarks.conformance.case import batches
 from benchmarks.conformance.catalogue import find
 from distmetrics import sync_and_compute
 from distmetrics.testing import outcomes
@@ -29,17 +29,12 @@ class Ended:
     text: str = ""
 
 
-def by_threads(name: str, layout: str, world_size: int, epochs: int) -> tuple[Ended, list[Ended]]:
+def by_threads(name: str, layout: str, world_size: int) -> tuple[Ended, list[Ended]]:
     """Return how the single process ended, and how each rank of a world of threads did."""
-    case = find(name)
-    ways = case, layout, world_size
-    try:
-        single = Ended("value", _epochs(*ways, range(world_size), epochs, _computed))
-    except Exception as error:  # noqa: BLE001  (a metric may raise anything; told to the caller)
-        single = raised(error)
+    single = _attempt(_computed, name, layout, world_size, range(world_size))
 
     def on_rank(comm: Any) -> Any:
-        return _epochs(*ways, [comm.rank], epochs, sync_and_compute)
+        return _value(sync_and_compute, name, layout, world_size, [comm.rank])
 
     ended = outcomes(world_size, on_rank, backend="threads")
     return single, [
@@ -47,53 +42,38 @@ def by_threads(name: str, layout: str, world_size: int, epochs: int) -> tuple[En
     ]
 
 
-def by_distmetrics(name: str, layout: str, epochs: int) -> Ended:
+def by_distmetrics(name: str, layout: str) -> Ended:
     """Be one rank of an initialised process group: sync with distmetrics."""
-    return _attempt(sync_and_compute, name, layout, epochs)
+    return _attempt(sync_and_compute, name, layout, dist.get_world_size(), [dist.get_rank()])
 
 
-def by_torchmetrics(name: str, layout: str, epochs: int) -> Ended:
+def by_torchmetrics(name: str, layout: str) -> Ended:
     """Be one rank of an initialised process group: torchmetrics syncs in compute."""
-    return _attempt(_computed, name, layout, epochs)
+    return _attempt(_computed, name, layout, dist.get_world_size(), [dist.get_rank()])
 
 
 def _computed(metric: Any) -> Any:
     return metric.compute()
 
 
-def _attempt(value_of: Callable[[Any], Any], name: str, layout: str, epochs: int) -> Ended:
-    world_size, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+def _attempt(*asked: Any) -> Ended:
     try:
-        value = _epochs(find(name), layout, world_size, [rank], epochs, value_of)
-    except Exception as error:  # noqa: BLE001  (told to the caller)
+        return Ended("value", _value(*asked))
+    except Exception as error:  # noqa: BLE001  (a metric may raise anything; told to the caller)
         return raised(error)
-    return Ended("value", value)
 
 
-def _epochs(
-    case: Case,
-    layout: str,
-    world_size: int,
-    ranks: Sequence[int],
-    epochs: int,
-    value_of: Callable[[Any], Any],
+def _value(
+    value_of: Callable[[Any], Any], name: str, layout: str, world_size: int, ranks: Sequence[int]
 ) -> Any:
-    """Return the value of each epoch on these ranks' data, in a list if there are several.
-
-    One metric is used for all, and reset between them. The second of more than two has its data
-    dealt in another way, so that what was learned of the first is not enough.
-    """
+    """Return the value of a metric that has these ranks' data."""
     warnings.simplefilter("ignore")  # most metrics warn of small or one-sided samples
-    metric, values = case.make(), []
-    for epoch in range(epochs):
-        dealt = "batch counts" if epoch == 1 < epochs - 1 else layout
-        if epoch:
-            metric.reset()
-        for rank in ranks:
-            for batch in batches(case, dealt, world_size, rank, epoch):
-                metric.update(*batch.args, **batch.kwargs)
-        values.append(value_of(metric))
-    return values if epochs > 1 else values[0]
+    case = find(name)
+    metric = case.make()
+    for rank in ranks:
+        for batch in batches(case, layout, world_size, rank):
+            metric.update(*batch.args, **batch.kwargs)
+    return value_of(metric)
 
 
 def raised(error: BaseException) -> Ended:

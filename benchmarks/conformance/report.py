@@ -1,4 +1,4 @@
-"""From how the ranks ended to a verdict, and the verdicts as a page: a line a class."""
+"""From how the ranks ended to a verdict, and the verdicts as a page."""
 
 from __future__ import annotations
 
@@ -144,7 +144,6 @@ def write(
     rows: Sequence[Row], absent: Mapping[str, str], facts: Mapping[str, str], folder: Path
 ) -> None:
     """Write ``conformance.md``: ``absent``: class → why it was not run; ``facts``: of the run."""
-    theirs = [row for row in rows if row.package == "torchmetrics"]
     parts = [
         "# Conformance",
         _INTRODUCTION,
@@ -155,12 +154,9 @@ def write(
         _exceptions(row for row in rows if row.package == "distmetrics"),
         "## Where torchmetrics' own sync is not right",
         _PEER,
-        _texts(theirs),
-        _exceptions(theirs),
+        _exceptions(row for row in rows if row.package == "torchmetrics"),
         "## Threads and processes",
         _transports(rows),
-        "## Classes",
-        _classes(rows),
         "## Not run",
         "\n".join(f"- `{name}`: {reason}" for name, reason in sorted(absent.items())) or "None.",
     ]
@@ -195,17 +191,6 @@ def _exceptions(rows: Iterable[Row]) -> str:
     return "\n".join(lines) or "Nowhere."
 
 
-def _texts(rows: Iterable[Row]) -> str:
-    """Count failures by what was said."""
-    by = grouped((r for r in rows if r.verdict != "ok"), lambda row: (row.verdict, row.said))
-    found = sorted(by.items(), key=lambda each: -len(each[1]))
-    lines = [
-        [verdict, said.replace("|", "\\|"), len(rows), len({row.kind for row in rows})]
-        for (verdict, said), rows in found
-    ]
-    return table(["verdict", "what is said", "cases", "classes"], lines)
-
-
 def _transports(rows: Sequence[Row]) -> str:
     apart = disagreements(rows)
     asked = [row for row in rows if row.package == "distmetrics" and row.transport == "gloo"]
@@ -214,17 +199,6 @@ def _transports(rows: Sequence[Row]) -> str:
     if not apart:
         return head + "every verdict is that of the threads."
     return head + "the verdicts that differ:\n\n" + "\n".join(f"- {line}" for line in apart)
-
-
-def _classes(rows: Iterable[Row]) -> str:
-    lines = []
-    for (group, kind), found in grouped(rows, lambda row: (row.group, row.kind)).items():
-        threads = [row for row in found if row.transport == "threads"]
-        theirs = counts(row for row in found if row.package == "torchmetrics")
-        right = f"{counts(threads)['ok']} of {len(threads)}"
-        lines.append([f"`{kind}`", group, right, *(str(n or "") for n in theirs.values())])
-    first, *others = VERDICTS
-    return table(["class", "group", "distmetrics ok", f"torchmetrics {first}", *others], lines)
 
 
 _PEER = """\

@@ -7,11 +7,8 @@ python -m benchmarks.faults --tools lightning --dry                  # printed o
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.common import RESULTS, parser, versions
 from benchmarks.faults.catalogue import FAULTS, TOOLS
@@ -22,19 +19,13 @@ LIMIT = 20.0  # seconds after the fault at which what is left hangs
 PATIENCE = 8.0  # seconds, of every tool but the first
 
 
-def options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+def main() -> int:
+    """Run, print, write; the exit code says whether every cell was measured."""
     ask = parser(__doc__)
     ask.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
     ask.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     ask.add_argument("--dry", action="store_true", help="print, and write nothing")
-    ask.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    return ask.parse_args(words)
-
-
-def main() -> int:
-    """Run, print, write; the exit code says whether every cell was measured."""
-    args = options()
+    args = ask.parse_args()
     asked = [(fault, tool) for tool in args.tools for fault in args.faults]
     begun = time.monotonic()
 
@@ -47,7 +38,7 @@ def main() -> int:
         known = versions("torchmetrics", "lightning")
         known |= {"limit": f"{LIMIT:g} s", "patience": f"{PATIENCE:g} s"}
         known["cores"] = str(os.cpu_count())
-        write(merged(read(args.out), rows), known, args.out)
+        write(merged(read(RESULTS), rows), known, RESULTS)
     return int(any(row.outcome == "not measured" for row in rows))
 
 

@@ -40,7 +40,6 @@ class Run:
     died: dict[int, tuple[float, str]]
     stderr: list[str]  # the end of what each rank wrote there
     reported: list[int]  # the ranks that left a report
-    dump: str = ""  # the last stacks of all ranks that a debug server wrote
 
 
 def run(fault: Fault, tool: str, limit: float, timeout: float) -> Run | None:
@@ -55,14 +54,12 @@ def run(fault: Fault, tool: str, limit: float, timeout: float) -> Run | None:
             watch.await_reports()
         errors = [path.read_text(errors="replace") for path in sorted(folder.glob("*.err"))]
         reports = folder.glob("reports/*.json")
-        dumps = sorted(folder.glob("dumps/stacks_*.txt"))  # the last is being written
         return Run(
             watch.fault_at,
             watch.events,
             watch.died,
             [text[-_ERRORS:] for text in errors],
             sorted(int(path.stem.removeprefix("rank-")) for path in reports),
-            dumps[-2].read_text() if len(dumps) > 1 else "",
         )
 
 

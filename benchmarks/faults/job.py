@@ -120,8 +120,14 @@ class Job:
         time.sleep(_REST)
 
     def check(self, name: str, got: Any, right: Any) -> None:
-        """Record a value that the program was given, and the one that it should have been."""
-        self.log.write("value", name=name, got=_plain(got), right=_plain(right))
+        """Record a value that the program was given, and the one that it should have been.
+
+        Of what is logged with Lightning, ``got`` is the name, under which it is found later.
+        """
+        if isinstance(got, str):
+            self.later[got] = right[0]
+        else:
+            self.log.write("value", name=name, got=_plain(got), right=_plain(right))
 
 
 def _plain(value: Any) -> Any:

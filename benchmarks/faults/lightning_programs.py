@@ -1,49 +1,57 @@
-"""The same faults in the ``validation_step`` of a LightningModule, by its own calls.
+"""The faults in the ``validation_step`` of a LightningModule, where its own calls are others.
 
-A reduction is ``self.log(..., sync_dist=True)``, which Lightning does at the end of the epoch, a
-gather is ``self.all_gather``, and what one rank does alone is ``trainer.strategy.barrier``. Lines
-are marked as in ``programs``. What is absent cannot be expressed: ``self.log`` takes single
-numbers, so they have no other length.
+The programs of the rest are those of ``programs``, by Lightning's calls: a reduction is
+``self.log(..., sync_dist=True)``, which Lightning does at the end of the epoch, a gather is
+``self.all_gather``. Lines are marked as in ``programs``. What is absent cannot be expressed:
+``self.log`` takes single numbers, so they have no other length.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
-import torch
-
 from benchmarks.faults.job import Job, share_of
+from benchmarks.faults.programs import (
+    dtype_other_size,
+    dtype_same_size,
+    gather_length,
+    gather_shape,
+    os_exits,
+    raises,
+    skipped,
+    slow,
+    sum_max,
+    swapped,
+)
 
-
-def skipped(job: Job) -> None:
-    """One rank does not log a name."""
-    if not job.faulty:
-        job.module.log("val/loss", job.mine()[0], sync_dist=True, reduce_fx="sum")
-        job.later["val/loss"] = job.total()[0]
-    job.fault()
-    job.module.log("val/count", job.mine(10)[0], sync_dist=True, reduce_fx="sum")  # here
-    job.later["val/count"] = job.total(10)[0]
+__all__ = [
+    "compute_raises",
+    "dtype_other_size",
+    "dtype_same_size",
+    "exits",
+    "extra",
+    "gather_length",
+    "gather_shape",
+    "lost",
+    "os_exits",
+    "raises",
+    "skipped",
+    "skipped_unlike",
+    "slow",
+    "stuck",
+    "subgroups",
+    "sum_max",
+    "swapped",
+]
 
 
 def skipped_unlike(job: Job) -> None:
     """One rank does not gather, and goes on to what it logs."""
     if not job.faulty:
-        rows = job.module.all_gather(job.mine())
-        job.check("scores", rows, job.everyone())
+        job.check("scores", job.all_gather(job.mine()), job.everyone())
     job.fault()
-    job.module.log("val/count", job.mine(10)[0], sync_dist=True, reduce_fx="sum")  # here
-    job.later["val/count"] = job.total(10)[0]
-
-
-def swapped(job: Job) -> None:
-    """One rank logs two names in the other order."""
-    units = {"val/loss": 1.0, "val/count": 10.0}
-    job.fault()
-    for name in reversed(units) if job.faulty else units:
-        job.module.log(name, job.mine(units[name])[0], sync_dist=True, reduce_fx="sum")  # here
-        job.later[name] = job.total(units[name])[0]
+    job.check("count", job.all_reduce(job.mine(10), "sum", name="val/count"), job.total(10))  # here
 
 
 def extra(job: Job) -> None:
@@ -51,46 +59,7 @@ def extra(job: Job) -> None:
     if job.faulty:
         job.fault()
         job.module.trainer.strategy.barrier("before saving")  # here
-    job.module.log("val/loss", job.mine()[0], sync_dist=True, reduce_fx="sum")
-    job.later["val/loss"] = job.total()[0]
-
-
-def sum_max(job: Job) -> None:
-    """One rank takes the maximum where the others add."""
-    job.fault()
-    op = "max" if job.faulty else "sum"
-    job.module.log("val/loss", job.mine()[0], sync_dist=True, reduce_fx=op)  # here
-    job.later["val/loss"] = job.total()[0]
-
-
-def dtype_same_size(job: Job) -> None:
-    """One rank logs int32 where the others log float32."""
-    job.fault()
-    mine = job.mine().to(torch.int32) if job.faulty else job.mine()
-    job.module.log("val/loss", mine[0], sync_dist=True, reduce_fx="sum")  # here
-    job.later["val/loss"] = job.total()[0]
-
-
-def dtype_other_size(job: Job) -> None:
-    """One rank logs float64 where the others log float32."""
-    job.fault()
-    mine = job.mine().double() if job.faulty else job.mine()
-    job.module.log("val/loss", mine[0], sync_dist=True, reduce_fx="sum")  # here
-    job.later["val/loss"] = job.total()[0]
-
-
-def gather_shape(job: Job) -> None:
-    """One rank gathers [3, 2] where the others gather [2, 3]."""
-    job.fault()
-    rows = job.grids()
-    job.check("scores", job.module.all_gather(rows[job.rank]), rows)  # here
-
-
-def gather_length(job: Job) -> None:
-    """One rank gathers [3] where the others gather [4]."""
-    job.fault()
-    rows = job.lengths()
-    job.check("scores", job.module.all_gather(rows[job.rank]), rows)  # here
+    _log_loss(job)
 
 
 def exits(job: Job) -> None:
@@ -101,36 +70,12 @@ def exits(job: Job) -> None:
     _log_loss(job)
 
 
-def raises(job: Job) -> None:
-    """One rank raises."""
-    if job.faulty:
-        job.fault()
-        raise ValueError("no such label: 7")  # here
-    _log_loss(job)
-
-
-def os_exits(job: Job) -> None:
-    """One rank is gone without a word."""
-    if job.faulty:
-        job.fault()
-        os._exit(1)  # here
-    _log_loss(job)
-
-
 def lost(job: Job) -> None:
     """One rank gets a signal while the others wait for it."""
     job.module.all_gather(job.mine())  # here: its last call
     if job.faulty:
         job.rest()  # here
     job.calls()
-    _log_loss(job)
-
-
-def slow(job: Job) -> None:
-    """One rank is three seconds late, which is no fault."""
-    if job.faulty:
-        job.fault()
-        time.sleep(3)  # here
     _log_loss(job)
 
 
@@ -164,5 +109,4 @@ def subgroups(job: Job) -> None:
 
 def _log_loss(job: Job) -> None:
     """Log what all ranks log."""
-    job.module.log("val/loss", job.mine()[0], sync_dist=True, reduce_fx="sum")
-    job.later["val/loss"] = job.total()[0]
+    job.check("loss", job.all_reduce(job.mine(), "sum", name="val/loss"), job.total())

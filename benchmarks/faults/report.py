@@ -57,7 +57,6 @@ class Row:
     line_named: int = 0  # how many name its line
     reports: int = 0  # how many ranks left a report
     all_report: bool = False  # whether all survivors did
-    dumped: bool = False  # whether a dump of stacks has the line of the rank at fault
     words: str = ""  # the error of a survivor, best of one that did nothing wrong
 
     @property
@@ -133,7 +132,6 @@ def judge(fault: Fault, tool: str, run: Run | None) -> Row:
         sum(names_line(text, places) for text in told),
         len(run.reported),
         {*run.reported}.issuperset(fault.survivors),
-        names_line(run.dump, places),
         said if len(said) <= _LONG else f"{said[: _LONG - 1]}…",
     )
 
@@ -166,7 +164,6 @@ def cell(row: Row, limit: str = "20 s") -> str:
     if row.hung:
         whose = "" if row.hung == row.survivors else f"{row.hung} of {row.survivors} "
         said += f"{whose}**hang** (> {limit})"
-        said += "; its dump of stacks has the line" if row.dumped else ""
         said += "; " if row.ended else ""
     if row.ended:
         kinds = "abort" if row.aborted == row.ended else "abort and error"

@@ -95,6 +95,13 @@ def lightning(program: Program, wrong: int, log: Log, patience: timedelta) -> No
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
 
+    def all_reduce(x: Tensor, op: str, *, name: str = "") -> str:
+        module.log(name, x[0], sync_dist=True, reduce_fx=op)
+        return name  # the number is there at the end of the epoch
+
+    def all_gather(x: Tensor, *, name: str = "") -> Any:
+        return module.all_gather(x)
+
     class Net(pl.LightningModule):  # type: ignore[misc, unused-ignore]
         def on_validation_start(self) -> None:
             self.trainer.strategy.barrier("start")
@@ -105,7 +112,7 @@ def lightning(program: Program, wrong: int, log: Log, patience: timedelta) -> No
     module = Net()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     group = functools.partial(dist.new_group, timeout=patience)
-    job = Job(rank, size, wrong, log, _absent, _absent, _absent, group, module)
+    job = Job(rank, size, wrong, log, all_reduce, all_gather, _absent, group, module)
     quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -122,7 +129,7 @@ def lightning(program: Program, wrong: int, log: Log, patience: timedelta) -> No
 
 
 def _absent(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("Lightning's programs call the module's methods")
+    raise NotImplementedError("Lightning computes the metrics that are logged")
 
 
 def _run(program: Program, job: Job) -> None:

@@ -2,7 +2,6 @@
 
 python -m benchmarks.published_bugs                    # all; writes results/published_bugs.json
 python -m benchmarks.published_bugs --only torchtitan  # a part, printed only
-python -m benchmarks.published_bugs --backend gloo     # those of at most 4 ranks, on processes
 """
 
 from __future__ import annotations
@@ -55,14 +54,11 @@ def main() -> int:
     """Run, print, write JSON; the exit code says whether every rank was right."""
     ask = parser(__doc__)
     ask.add_argument("--only", default="")
-    ask.add_argument("--backend", choices=["threads", "gloo"], default="threads")
     args = ask.parse_args()
     chosen = [bug for bug in BUGS if re.search(args.only, bug.thread)]
-    if args.backend == "gloo":
-        chosen = [bug for bug in chosen if bug.claim.ranks <= 4]
     rows, right = [], True
     for bug in chosen:
-        seen = look(bug, args.backend)
+        seen = look(bug)
         right = right and seen.is_right
         rows.append(row(seen))
         told = rows[-1]
@@ -70,7 +66,7 @@ def main() -> int:
         print(f"  naive {told['naive']}   ours {told['ours']}   one process {told['single']}")
         if bug.held_twice:
             print(f"  flat sync: {told['warning']}; said to be shards: refused {told['refused']}")
-    if args.backend == "threads" and not args.only:
+    if not args.only:
         write_json(KEPT.name, rows)
     return 0 if right else 1
 

@@ -2,7 +2,7 @@ r"""Run the benchmark: ``python -m benchmarks.strategies``.
 
 python -m benchmarks.strategies --update docs/strategies.md          # all, and new tables
 python -m benchmarks.strategies --strategies ddp,fsdp --devices 2    # a part
-python -m benchmarks.strategies --strategies xla --python xla=/venv/bin/python
+python -m benchmarks.strategies --strategies xla --xla /venv/bin/python
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,7 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     ask.add_argument("--strategies", type=strategies, default=every, help="a,b or all (default)")
     ask.add_argument("--devices", type=int, nargs="+", default=worlds, help="world sizes")
     ask.add_argument("--update", type=Path, metavar="PAGE.md", help="write the tables into a page")
-    ask.add_argument(
-        "--python",
-        type=interpreter,
-        action="append",
-        default=[],
-        metavar="NAME=EXE",
-        help="an interpreter for a strategy: xla=/venv/bin/python",
-    )
+    ask.add_argument("--xla", default=sys.executable, help="an interpreter that has torch_xla")
     return ask.parse_args(words)
 
 
@@ -59,23 +52,12 @@ def strategies(text: str) -> list[str]:
     return names
 
 
-def interpreter(text: str) -> tuple[str, str]:
-    """Read ``xla=PATH``."""
-    name, _, path = text.partition("=")
-    if name not in available() or not Path(path).is_file():
-        raise argparse.ArgumentTypeError(f"takes STRATEGY=PATH of an interpreter, got {text!r}")
-    return name, path
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Run every strategy in every world; return 0 if all that was run equals one process."""
     args = options(words)
-    pythons = dict(args.python)
-    if "xla" in pythons:
-        pythons["tpu_spawn"] = pythons["xla"]
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:
-        for verdict in judged(args.strategies, args.devices, pythons, Path(folder)):
+        for verdict in judged(args.strategies, args.devices, args.xla, Path(folder)):
             verdicts.append(verdict)
             print(f"{verdict.strategy:18} {verdict.devices}  {verdict}", flush=True)
             print("".join(f"{'':21} {line}\n" for line in verdict.differ), end="")
@@ -85,12 +67,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def judged(
-    names: Sequence[str], devices: Sequence[int], pythons: Mapping[str, str], folder: Path
+    names: Sequence[str], devices: Sequence[int], xla: str, folder: Path
 ) -> Iterator[Verdict]:
     """Run each cell, and compare it with one process of the same interpreter and batches."""
     expected: dict[tuple[str, int], dict[str, Any]] = {}
     for name in names:
-        python = pythons.get(name.partition("-")[0], sys.executable)
+        python = xla if name in ("xla", SPMD, "tpu_spawn") else sys.executable
         for count in devices if name != "single" else [1]:
             if (python, count) not in expected:
                 single = run_cell(python, "single", count, folder)
@@ -102,20 +84,13 @@ def judged(
 
 
 def run_cell(python: str, strategy: str, devices: int, folder: Path) -> dict[str, Any]:
-    """Run one cell in a process of its own, and another one for the parts after one that fails."""
+    """Run one cell in a process of its own; what follows a part that fails is not run."""
     out = folder / f"{strategy}{devices}-{abs(hash(python))}.json"
     parts = [part for part in PARTS if devices > 1 or part != "uneven"]
-    problems: dict[str, str] = {}
-    cell: dict[str, Any] = {}
-    while parts:
-        cause = run_parts(python, [strategy, str(devices), str(out), *parts], strategy, devices)
-        cell = json.loads(out.read_text()) if out.exists() else {}
-        parts = [part for part in parts if part not in cell]
-        if parts:
-            problems[parts.pop(0)] = cause
-    if len(problems) > 1 and len(set(problems.values())) == 1 and "float32" in problems:
-        problems = {"float32": problems["float32"]}  # nothing can be run: told once
-    return cell | {"problems": problems}
+    cause = run_parts(python, [strategy, str(devices), str(out), *parts], strategy, devices)
+    cell: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    missing = [part for part in parts if part not in cell]
+    return cell | {"problems": dict.fromkeys(missing[:1], cause)}
 
 
 def run_parts(python: str, arguments: Sequence[str], strategy: str, devices: int) -> str:

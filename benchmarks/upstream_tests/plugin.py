@@ -31,7 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sync", choices=SYNCS, required=True, help="whose sync the metrics use")
     parser.addoption("--tally", type=Path, required=True, help="a folder where ours are counted")
     parser.addoption("--each", type=int, default=0, help="cases of each test function; 0 for all")
-    parser.addoption("--sample-seed", type=int, default=0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,7 +57,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the sample of the distributed tests."""
     ids = [item.nodeid for item in items if item.get_closest_marker("DDP")]
-    kept = sample(ids, config.getoption("--each"), config.getoption("--sample-seed"))
+    kept = sample(ids, config.getoption("--each"), seed=0)
     files = Counter(name.partition("::")[0] for name in ids)
     sample_note(config.getoption("--tally")).write_text(json.dumps(files))
     left = [item for item in items if item.nodeid not in kept]

@@ -7,14 +7,12 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from benchmarks.common import table
 
 OUTCOMES = ("passed", "failed", "error", "skipped")
 _WORST = ("error", "failed", "skipped", "passed")
 _ELEMENTS = {"failure": "failed", "error": "error", "skipped": "skipped"}
-_SHOWN = 6  # tests of one cause that are named
 # Why a test ends otherwise: matched against its name and what it said; read, and looked into.
 CAUSES: dict[str, str] = {
     r"test_ddp\[_test_ddp_(sum|cat)\]": "the test calls the private `_sync_dist` of a metric that "
@@ -77,19 +75,10 @@ class Pair:
         lost = Outcome("error", "not run")
         return self.theirs.tests.get(name, lost), self.ours.tests.get(name, lost)
 
-    def kinds(self, name: str) -> set[str]:
-        """Return the ways in which a test ended."""
-        return {outcome.kind for outcome in self.of(name)}
-
     @property
     def differ(self) -> list[str]:
         """The tests that end otherwise with distmetrics' sync."""
-        return [name for name in self.names if len(self.kinds(name)) > 1]
-
-    @property
-    def alike(self) -> list[str]:
-        """The tests that fail with both."""
-        return [name for name in self.names if self.kinds(name) in ({"failed"}, {"error"})]
+        return [name for name in self.names if len({one.kind for one in self.of(name)}) > 1]
 
     @property
     def cells(self) -> list[int]:
@@ -150,12 +139,6 @@ def cause_of(said: str) -> str:
     return next((cause for pattern, cause in CAUSES.items() if re.search(pattern, said)), "")
 
 
-def write(pairs: Sequence[Pair], facts: Mapping[str, str], folder: Path) -> None:
-    """Write ``upstream_tests.md``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "upstream_tests.md").write_text(markdown(pairs, facts))
-
-
 def markdown(pairs: Sequence[Pair], facts: Mapping[str, str]) -> str:
     """Tell it for reading."""
     first, *others = OUTCOMES
@@ -174,8 +157,6 @@ def markdown(pairs: Sequence[Pair], facts: Mapping[str, str]) -> str:
         f"{synced}torchmetrics' own, {theirs}.",
         "## Tests that end otherwise",
         _listed((pair, name) for pair in pairs for name in pair.differ),
-        "## Tests that fail with both",
-        _listed((pair, name) for pair in pairs for name in pair.alike),
         "## Files whose tests could not be collected",
         "\n".join(lost) or "None.",
     ]
@@ -203,8 +184,7 @@ def _listed(tests: Iterable[tuple[Pair, str]]) -> str:
     lines = []
     for kinds, names in alike.items():
         family, theirs_kind, ours_kind, cause, _ = kinds
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        said = f"{', '.join(names[:_SHOWN])}{more}. Says: `{words[kinds]}`."
+        said = f"{', '.join(names)}. Says: `{words[kinds]}`."
         why = f" Cause: {cause}." if cause else ""
         lines.append(f"- {family}, theirs {theirs_kind}, ours {ours_kind}: {said}{why}")
     return "\n".join(lines) or "None."

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distmetrics as dm
-from benchmarks.log_scripts import drawn, on_gloo, verdict
-from benchmarks.log_scripts_cases import Script, scripts
+from benchmarks.log_scripts import Script, drawn, on_gloo, scripts, verdict
 from distmetrics.collectives import exchange
 from distmetrics.log import window
 from distmetrics.testing import outcomes, run
