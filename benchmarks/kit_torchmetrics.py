@@ -177,7 +177,8 @@ def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return [Row(**{**row, "again": int(row["again"])}) for row in csv.DictReader(file)]
+        rows: list[dict[str, Any]] = [*csv.DictReader(file)]
+    return [Row(**{**row, "again": int(row["again"])}) for row in rows]
 
 
 def append(path: Path, row: Row) -> None:

@@ -179,10 +179,11 @@ class Request:
 
     def check_alike(self, what: str, value: Any, like: Tensor) -> Tensor:
         """Return ``value``, a tensor of the dtype and shape of another one."""
-        kinds = [brief(x.dtype, x.shape) for x in (self.tensor(like), self.tensor(value))]
+        wanted, got = self.tensor(like), self.tensor(value)
+        kinds = [brief(x.dtype, x.shape) for x in (wanted, got)]
         if kinds[0] != kinds[1]:
             raise self.refusal(f"{what} must be {kinds[0]}, got {kinds[1]}")
-        return value
+        return got
 
 
 # What answers each function.

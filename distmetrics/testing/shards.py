@@ -87,7 +87,7 @@ def count(batch: Batch) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
-def changed(change: Callable[..., Any], *batches: Any) -> Any:
+def changed(change: Callable[..., Any], *batches: Any) -> Batch:
     """Return a batch of what ``change`` returns for each argument of some batches alike."""
     first = batches[0]
     if isinstance(first, Mapping):
@@ -334,12 +334,6 @@ def _without_a_part(batch: Batch) -> Iterator[Batch]:
 # Strategies of hypothesis.
 
 
-def _strategies() -> Any:
-    with optional("hypothesis", "drawing shards"):
-        from hypothesis import strategies
-    return strategies
-
-
 def is_strategy(batches: Any) -> bool:
     """Return True for a hypothesis strategy, which may not be installed."""
     return hasattr(batches, "example") and hasattr(batches, "map")
@@ -374,7 +368,10 @@ def sharded(
     >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[0]))
     (((torch.tensor([6]),),), ())
     """
-    st, sizes = _strategies(), checked_sizes(world_sizes)
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
+
+    sizes = checked_sizes(world_sizes)
     source: Any = batches
     lists = source.map(listed) if is_strategy(batches) else _left_of(listed(batches))
 
@@ -390,7 +387,9 @@ def sharded(
 
 def _left_of(batches: list[Batch]) -> SearchStrategy[list[Batch]]:
     """Draw the batches with some samples left out, mostly few; of large ones runs of samples."""
-    st = _strategies()
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
+
     parts = [cut(batch, _PARTS) for batch in batches]
     flags = st.tuples(*(st.binary(min_size=len(each), max_size=len(each)) for each in parts))
 
@@ -406,7 +405,9 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
 
     Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
     """
-    st = _strategies()
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
+
     whole = [as_batch(batch) for batch in batches]
 
     def cuts(batch: Batch) -> list[list[Batch]]:
@@ -430,5 +431,7 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
     """
-    st = _strategies()
+    with optional("hypothesis", "drawing shards"):
+        from hypothesis import strategies as st
+
     return st.lists(st.integers(0, 2**32 - 1), min_size=world_size, max_size=world_size)
