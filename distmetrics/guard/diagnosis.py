@@ -105,10 +105,10 @@ class Diagnosis:
     def _ask(self, job: JobSnapshot, now: float) -> None:
         """Ask suspects at once, and from time to time, on one rank, those who are elsewhere."""
         if job.suspects != self._questions.keys():
-            self._asked.update(rank for rank, _ in job.suspects)
             self._questions = {suspect: self.store.ask(suspect[0]) for suspect in job.suspects}
         elsewhere = job.whom_to_ask[:_ASKED_AT_ONCE]
-        self._asked.update(elsewhere)
+        # Alone what these answer is read: each answer is a call of the store, on every rank.
+        self._asked = {*elsewhere, *(rank for rank, _ in job.suspects)}
         if job.waited >= _ASK_AFTER and now >= self._asked_at + _ASK_AGAIN and self._speaks(job):
             self._asked_at = now
             for rank in elsewhere:

@@ -38,6 +38,15 @@ def test_a_job_of_torch_distributed_is_the_default() -> None:
     assert _transport_device(dist.new_group([0], timeout=timedelta(seconds=5))) == torch.device("cpu")
 
 
+def test_a_communicator_needs_a_process_group() -> None:
+    dist.destroy_process_group()
+    try:
+        with pytest.raises(ConfigurationError, match=r"no process group[\s\S]*init_process_group first"):
+            GroupCommunicator()
+    finally:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
 def test_a_broken_connection_without_a_board_says_what_the_backend_said() -> None:
     """Nobody can name the peer then; the text must not pretend to, and the group is closed for good."""
     comm = GroupCommunicator()
