@@ -39,7 +39,7 @@ _USUAL_LAYOUTS = ({"dp": 2, "tp": 2, "pp": 2},)
 _NO_VALUE = object()
 
 
-class World(NamedTuple):
+class ShardedRun(NamedTuple):
     """How the ranks of a world ended, and the operations that each one's transport was asked for.
 
     ``shards`` are kept alive here, since their identities stand for them.
@@ -90,7 +90,7 @@ class Runs:
     run_world: RunWorld
     meshes: Sequence[Mesh]
     shards: Shards
-    _worlds: dict[Hashable, World] = field(default_factory=dict)
+    _worlds: dict[Hashable, ShardedRun] = field(default_factory=dict)
 
     @property
     def dense(self) -> Shards:
@@ -133,7 +133,7 @@ class Runs:
             except Exception as error:  # noqa: BLE001  (whatever a metric raises is compared)
                 return Outcome(0, error=error)
 
-    def world(self, shards: Shards, scenario: Scenario = plain) -> World:
+    def world(self, shards: Shards, scenario: Scenario = plain) -> ShardedRun:
         """Run a scenario on every rank of a world that has these shards."""
         key = scenario, identities(shards)
         if key not in self._worlds:
@@ -145,7 +145,7 @@ class Runs:
             ended = [
                 replace(each, value=value) for each, (value, _) in zip(outcomes, pairs, strict=True)
             ]
-            self._worlds[key] = World(shards, ended, [calls for _, calls in pairs])
+            self._worlds[key] = ShardedRun(shards, ended, [calls for _, calls in pairs])
         return self._worlds[key]
 
     def settled(self, shards: Shards, scenario: Scenario = plain) -> list[Outcome]:
