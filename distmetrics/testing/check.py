@@ -282,7 +282,10 @@ def drawn(strategy: Any, number: int, seed: int) -> list[Any]:
         )
         hypothesis.seed(seed)(settings(hypothesis.given(strategy)(keep)))()  # type: ignore[no-untyped-call]
 
-    # On a thread of its own: in a test of hypothesis it allows no other on its own.
+    if not hypothesis.currently_in_test_context():
+        draw()
+        return examples
+    # A test of hypothesis allows no other on its thread; on a new thread, it collects garbage once.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(draw).result()
     return examples
