@@ -6,11 +6,13 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import Phase, settings
 
 import distmetrics
 from distmetrics.metrics.adapters import base as adapters
@@ -19,6 +21,17 @@ from distmetrics.testing import outcomes, run
 
 _NOT_IMPORTED = ("distmetrics.__main__", "distmetrics.cli.data")  # starts the command line; files that are data
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unexplained() -> Iterator[None]:
+    """Let ``find`` of hypothesis stop once it has found: to explain it, it draws a hundred more and traces lines."""
+    before = settings.get_current_profile_name()
+    phases = [phase for phase in Phase if phase is not Phase.explain]
+    settings.register_profile("examples", settings.get_profile(before), phases=phases)
+    settings.load_profile("examples")
+    yield
+    settings.load_profile(before)
 
 
 def modules() -> list[str]:
@@ -66,10 +79,9 @@ def lacks_example(value: Any) -> bool:
 
 def test_public_names_have_examples() -> None:
     """Everything in an ``__all__`` is shown as a user would use it."""
-    public = [importlib.import_module(name) for name in modules() if not name.startswith("distmetrics.testing")]
     missing = [
         f"{module.__name__}.{name}"
-        for module in public
+        for module in map(importlib.import_module, modules())
         for name in getattr(module, "__all__", ())
         if lacks_example(getattr(module, name))
     ]

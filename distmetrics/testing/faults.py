@@ -57,7 +57,16 @@ _COLLECTIVE_ONLY = ("skip", "swap", "reshape", "retype")
 
 
 class RankKilled(BaseException):
-    """Ends a rank that is a thread as SIGKILL ends a process: no ``except Exception`` holds it."""
+    """Ends a rank that is a thread as SIGKILL ends a process: no ``except Exception`` holds it.
+
+    >>> def total(comm):
+    ...     try:
+    ...         return int(all_reduce(torch.tensor(1)))
+    ...     except Exception:
+    ...         return "went on"
+    >>> [each.value for each in outcomes(2, total, faults=[kill(1, "all_reduce")])]
+    ['went on', None]
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,14 @@ class Fault:
         seconds: of a stop or a delay.
         error: what is raised.
         change: what becomes of a tensor that is sent.
+
+    Raises:
+        InputError: there is no such rank or place, or a method is to be changed as a collective is.
+
+    >>> print(Fault("kill", rank=1, at="manifest"))
+    kill rank 1 at manifest
+    >>> Fault("kill", rank=1, at="manifest") == kill(1, "manifest")
+    True
     """
 
     kind: str
@@ -106,43 +123,93 @@ class Fault:
 
 
 def kill(rank: int, at: At) -> Fault:
-    """End the rank at once: by SIGKILL, or on threads by an exception that nothing catches."""
+    """End the rank at once: by SIGKILL, or on threads by an exception that nothing catches.
+
+    >>> ended = outcomes(3, lambda comm: all_true(True), faults=[kill(1, "all_true")])
+    >>> [type(each.error).__name__ for each in ended]
+    ['PeerLostError', 'PeerLostError', 'PeerLostError']
+    >>> print(ended[1].error)
+    rank 1 was killed at all_true
+    """
     return Fault("kill", rank, at)
 
 
 def stop(rank: int, at: At, seconds: float = 0.5) -> Fault:
-    """Freeze the rank for a while: SIGSTOP, later SIGCONT, for a process; a thread sleeps."""
+    """Freeze the rank for some seconds: SIGSTOP, later SIGCONT, for a process; a thread sleeps.
+
+    >>> run(2, lambda comm: all_true(True), faults=[stop(1, "all_true", seconds=0.01)])
+    [True, True]
+    """
     return Fault("stop", rank, at, seconds=seconds)
 
 
 def delay(rank: int, at: At, seconds: float) -> Fault:
-    """Let the rank come late."""
+    """Let the rank come some seconds late.
+
+    >>> run(2, lambda comm: all_true(True), faults=[delay(1, "all_true", seconds=0.01)])
+    [True, True]
+    """
     return Fault("delay", rank, at, seconds=seconds)
 
 
 def raises(rank: int, at: At, error: BaseException | type[BaseException] | None = None) -> Fault:
-    """Raise on the rank; by default a ``RuntimeError`` that says where."""
+    """Raise on the rank; by default a ``RuntimeError`` that says where.
+
+    >>> ended = outcomes(2, lambda comm: all_true(True), faults=[raises(1, at=1)])
+    >>> print(ended[1].error)
+    injected: raises rank 1 at collective 1
+    """
     return Fault("raises", rank, at, error=error)
 
 
 def skip(rank: int, at: At) -> Fault:
-    """Leave a collective out: the rank goes on as if all ranks had sent what it has."""
+    """Leave a collective out: the rank goes on as if all ranks had sent what it has.
+
+    >>> ended = outcomes(2, lambda comm: all_true(comm.rank == 1), faults=[skip(1, "all_true")])
+    >>> ended[1].value
+    True
+    >>> print(ended[0].error)
+    rank 1 has returned, and others still wait for it ...
+    """
     return Fault("skip", rank, at)
 
 
 def swap(rank: int, at: At) -> Fault:
-    """Make a collective after the one that follows it, and not before."""
+    """Make a collective after the one that follows it, and not before.
+
+    >>> def both(comm):
+    ...     comm.all_gather(torch.ones(1))
+    ...     comm.broadcast(torch.ones(1), src=0)
+    >>> print(outcomes(2, both, faults=[swap(1, at=1)])[0].error)
+    ranks disagree on a collective
+      rank 0  all_gather float32[1] ...
+      rank 1  broadcast from rank 0 float32[1] ...
+    """
     return Fault("swap", rank, at)
 
 
 def reshape(rank: int, at: At, shape: Sequence[int] | Callable[[Tensor], Tensor]) -> Fault:
-    """Send another shape: zeros of ``shape``, or what ``shape(tensor)`` returns."""
+    """Send another shape: zeros of ``shape``, or what ``shape(tensor)`` returns.
+
+    >>> total = lambda comm: comm.all_reduce(torch.ones(2), "sum")
+    >>> print(outcomes(2, total, faults=[reshape(1, 1, shape=[3])])[0].error)
+    ranks disagree on a collective
+      rank 0  all_reduce sum float32[2] ...
+      rank 1  all_reduce sum float32[3] ...
+    """
     change = shape if callable(shape) else operator.methodcaller("new_zeros", tuple(shape))
     return Fault("reshape", rank, at, change=change)
 
 
 def retype(rank: int, at: At, dtype: torch.dtype) -> Fault:
-    """Send another dtype."""
+    """Send another dtype.
+
+    >>> total = lambda comm: comm.all_reduce(torch.ones(2), "sum")
+    >>> print(outcomes(2, total, faults=[retype(1, 1, torch.float64)])[0].error)
+    ranks disagree on a collective
+      rank 0  all_reduce sum float32[2] ...
+      rank 1  all_reduce sum float64[2] ...
+    """
     return Fault("retype", rank, at, change=operator.methodcaller("to", dtype))
 
 
@@ -207,7 +274,16 @@ class _Progress:
 
 
 class FaultyCommunicator(InterceptingCommunicator):
-    """Passes every call on to ``inner``, but where a fault strikes."""
+    """Passes every call on to ``inner``, but where a fault strikes.
+
+    :func:`injected` puts one in force, and sees to it that every fault strikes.
+
+    >>> def total(comm):
+    ...     late = FaultyCommunicator(comm, [delay(1, at=1, seconds=0.01)])
+    ...     return int(late.all_reduce(torch.tensor(comm.rank + 1), "sum"))
+    >>> run(2, total)
+    [3, 3]
+    """
 
     def __init__(self, inner: Communicator, faults: Sequence[Fault]) -> None:
         super().__init__(inner)

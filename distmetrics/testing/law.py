@@ -278,6 +278,14 @@ class Law:
         on_all_shards: whether it is judged on every way to deal an example, and not on one.
         needs_state: whether it is about what a metric holds; functions hold nothing.
         not_own: why a metric's own sync cannot be judged by it, or "".
+
+    >>> from distmetrics.testing import laws
+    >>> laws.RANKS_AGREE.number, laws.RANKS_AGREE.title
+    (2, 'all ranks get the same value, bit by bit')
+    >>> laws.RANKS_AGREE(len, [[(1,)], []])
+    Traceback (most recent call last):
+    ...
+    distmetrics.errors.LawViolation: len breaks the law ranks-agree (2): ...
     """
 
     number: int
@@ -332,7 +340,15 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """A set of laws, with those that were declared off and why, and what counts as equal."""
+    """A set of laws, with those that were declared off and why, and what counts as equal.
+
+    >>> from distmetrics.testing import laws
+    >>> print(*(laws.NO_HANG | laws.RANKS_AGREE | laws.SHIFT) - laws.SHIFT)
+    ranks-agree no-hang
+    >>> kept = laws.DEFAULT.off(laws.RANK_ORDER, because="the value is a list in rank order")
+    >>> laws.RANK_ORDER in kept, len(laws.DEFAULT) - len(kept)
+    (False, 1)
+    """
 
     chosen: frozenset[Law]
     off_because: Mapping[Law, str] = field(default_factory=dict)

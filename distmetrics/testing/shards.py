@@ -175,7 +175,11 @@ def changed_floats(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def low_precision(batches: Sequence[Any], dtype: torch.dtype | None = None) -> list[Batch]:
-    """Return the batches with their floating tensors in ``dtype``, bfloat16 by default."""
+    """Return the batches with their floating tensors in ``dtype``, bfloat16 by default.
+
+    >>> low_precision([(torch.tensor([0.5]), torch.tensor([1]))])
+    [(tensor([0.5000], dtype=torch.bfloat16), tensor([1]))]
+    """
     low = dtype or torch.bfloat16
     return [changed_floats(as_batch(batch), lambda x: x.to(low)) for batch in batches]
 
@@ -274,6 +278,10 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
 
     They are: in turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares that double
     from rank to rank; all on the first rank; all on the last one.
+
+    >>> found = shapes("abc", [2])
+    >>> found["in turn, 2 ranks"], found["all on the last of 2"]
+    ((('a', 'c'), ('b',)), ((), ('a', 'b', 'c')))
     """
     n = len(batches)
     made: dict[str, Shards] = {}
@@ -298,6 +306,12 @@ def padded(batches: Sequence[Any], world_size: int) -> Shards:
 
     ``torch.utils.data.DistributedSampler`` does so. The argument ``indices`` of ``update`` holds
     the samples' places in the data set.
+
+    Raises:
+        InputError: the batches have no ``indices``, or cannot be joined.
+
+    >>> padded([{"x": ["a", "b", "c"], "indices": [0, 1, 2]}], 2)
+    (({'x': ['a', 'c'], 'indices': [0, 2]},), ({'x': ['b', 'a'], 'indices': [1, 0]},))
     """
     whole = join([as_batch(batch) for batch in batches])
     rows = count(whole)
@@ -404,6 +418,10 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
     """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
 
     Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
+
+    >>> from hypothesis import find
+    >>> find(partitions([(["a", "b"],)], [2]), all)
+    ((([],),), ((['a', 'b'],),))
     """
     with optional("hypothesis", "drawing shards"):
         from hypothesis import strategies as st
@@ -430,6 +448,10 @@ def hash_seeds(world_size: int) -> SearchStrategy[list[int]]:
     """Draw a ``PYTHONHASHSEED`` for each rank: sets of texts differ in order between processes.
 
     For ``run(…, backend="gloo", hash_seeds=…)``; shrinks to ranks that have one order.
+
+    >>> from hypothesis import find
+    >>> find(hash_seeds(2), lambda seeds: seeds[0] < seeds[1])
+    [0, 1]
     """
     with optional("hypothesis", "drawing shards"):
         from hypothesis import strategies as st
