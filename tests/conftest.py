@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from multiprocessing import forkserver
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
-# No test asserts a time; hangs are pytest-timeout's. What is red for one commit is red whenever it runs.
-settings.register_profile("project", deadline=None, derandomize=True)
-settings.register_profile("long", deadline=None)  # of `make long`: other examples each time
+# No test asserts a time; hangs are pytest-timeout's. To explain a failure a hundred examples more are traced.
+_COMMON: dict[str, Any] = {"deadline": None, "phases": [phase for phase in Phase if phase is not Phase.explain]}
+# What is red for one commit is red whenever it runs; `make long` draws other examples each time.
+settings.register_profile("project", derandomize=True, **_COMMON)
+settings.register_profile("long", **_COMMON)
 settings.load_profile("project")
 
 

@@ -6,13 +6,11 @@ import doctest
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import Phase, settings
 
 import distmetrics
 from distmetrics.metrics.adapters import base as adapters
@@ -21,17 +19,6 @@ from distmetrics.testing import outcomes, run
 
 _NOT_IMPORTED = ("distmetrics.__main__", "distmetrics.cli.data")  # starts the command line; files that are data
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-
-
-@pytest.fixture(autouse=True, scope="module")
-def unexplained() -> Iterator[None]:
-    """Let ``find`` of hypothesis stop once it has found: to explain it, it draws a hundred more and traces lines."""
-    before = settings.get_current_profile_name()
-    phases = [phase for phase in Phase if phase is not Phase.explain]
-    settings.register_profile("examples", settings.get_profile(before), phases=phases)
-    settings.load_profile("examples")
-    yield
-    settings.load_profile(before)
 
 
 def modules() -> list[str]:
