@@ -169,7 +169,9 @@ def _header(name: str, arguments: Mapping[str, Any]) -> Header:
     tensor = arguments.get(WATCHED[name])
     leaves = (LeafSpec.of("", tensor),) if isinstance(tensor, Tensor) else ()
     metric, site = _caller()
-    return Header(" ".join(parts), tree=metric, leaves=leaves, site=site)
+    if metric:
+        parts.append(f"in the sync of {metric}")
+    return Header(" ".join(parts), leaves=leaves, site=site)
 
 
 def _caller() -> tuple[str, Site | None]:
