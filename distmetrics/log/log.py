@@ -37,10 +37,11 @@ def _note(
 def _tensor_of(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
-    # With as_tensor a step would be compiled anew for each number that Python has.
-    if isinstance(value, float | int):
+    # With as_tensor a step would be compiled anew for each number that Python has. The types are
+    # tuples, since torch 2.9 does not compile unions.
+    if isinstance(value, (float, int)):
         return torch.full((), value, dtype=torch.float64, device="cpu")
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return torch.tensor(value, dtype=torch.float64, device="cpu")
     return torch.as_tensor(value, dtype=torch.float64, device="cpu")
 
