@@ -27,7 +27,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 5 --dist loadgroup -m "not long"  # most wait for processes: five at a time for two cores
+	$(BIN)/python -m pytest -n 6 --dist loadgroup -m "not long"  # most wait for processes: six at a time for two cores
 
 long: $(VENV)/.installed
 	$(BIN)/python -m pytest -m long --hypothesis-profile long

@@ -70,9 +70,10 @@ def tried(name: str, version: str, folder: Path) -> list[str]:
     searched = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     said = _run(["pytest", *options, *package.tests], PYTHONPATH=searched).stdout
     counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|failed|error)", said)}
-    fail = re.findall(r"^(?:FAILED|ERROR) \S*/([^\s\[]+)", said, re.MULTILINE)
+    fail = re.findall(r"^(?:FAILED|ERROR) ([^\s\[]+)", said, re.MULTILINE)
     lost = counts.get("failed", 0) + counts.get("error", 0)
-    which = ", ".join(sorted(set(fail))) if counts else _last_line(said)
+    names = {test.rpartition("/")[2] for test in fail}
+    which = ", ".join(sorted(names)) if counts else _last_line(said)
     return [name, version, str(counts.get("passed", 0)), str(lost), which]
 
 
