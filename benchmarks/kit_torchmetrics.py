@@ -130,7 +130,8 @@ def batches(case: Case) -> list[Any]:
         batch = case.batch(generator, size)
         for each in batch if isinstance(batch, list) else [batch]:
             bound = takes.bind(*each.args, **each.kwargs)  # some of it is given by name
-            made += [bound.args if each.args else each.kwargs]
+            # A wrapper takes anything, so that what is named stays apart.
+            made += [(*bound.args, *bound.kwargs.values()) if each.args else each.kwargs]
     return made
 
 
