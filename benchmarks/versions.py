@@ -65,7 +65,8 @@ def tried(name: str, version: str, folder: Path) -> list[str]:
     done = _run([*install, *([] if package.dependencies else ["--no-deps"])])
     if done.returncode:
         return [name, version, "", "", f"not installed: {_last_line(done.stderr)}"]
-    # What a version warns of is no failure.
+    # What a version warns of is no failure. One test waits for a warning of ours as an error, and
+    # fails in each row of torch.
     options = ["-q", "-n", "4", "-m", "not long", "-p", "no:cacheprovider", "-W", "default"]
     searched = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     said = _run(["pytest", *options, *package.tests], PYTHONPATH=searched).stdout
