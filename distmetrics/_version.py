@@ -1,3 +1,3 @@
-"""The one version of both distributions; a test holds distlint's to the same."""
+"""The one version of both distributions."""
 
 __version__ = "0.1.0"

@@ -1,3 +1,5 @@
 """Finds what hangs or falsifies distributed PyTorch jobs, without running them."""
 
-__version__ = "0.1.0"
+from importlib.metadata import version
+
+__version__ = version("distlint")
