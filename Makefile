@@ -44,6 +44,7 @@ bench: $(VENV)/.installed
 # The site, into docs/_build/index.html: offline, and a warning is an error.
 docs: $(VENV)/.installed
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
+	! grep --recursive --files-with-matches --include='*.html' '$(CURDIR)' docs/_build  # nothing of this machine is published
 
 # What can be done before a release without an index: both wheels and sdists, installed into empty environments, and the site.
 release-check: $(VENV)/.installed docs

@@ -30,6 +30,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as written: the value of os.environ is the builder's own
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 # Kept here, since the site is built offline: classes and functions, and where they are described.
@@ -102,18 +103,10 @@ def without_checks(app: Any, function: Any, is_method: bool) -> None:
         function.__annotations__ = get_type_hints(function)
 
 
-def without_lambdas(
-    app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: Any
-) -> tuple[str | None, Any]:
-    """Write a default that is a function as an ellipsis."""
-    return arguments and re.sub(r"<function [^<>]*(<\w+>)?>", "...", arguments), returns
-
-
 def setup(app: Any) -> None:
     """Have the reference written before anything is read."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-before-process-signature", without_checks)
-    app.connect("autodoc-process-signature", without_lambdas)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"  # as the docstrings say
