@@ -1,21 +1,27 @@
-"""Both wheels, built from this tree and installed in empty environments, as users get them."""
+"""Both wheels, built from this tree and installed in empty environments, as users get them.
+
+`make release-check` runs all of it: each page's programs, where nothing is installed but what the page's own lines
+name, with the wheels in place of the checkout.
+"""
 
 from __future__ import annotations
 
-import itertools
+import shlex
+import shutil
+import socket
 import subprocess
 import sys
 import venv
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.test_docs import blocks, run_console
-from tests.test_install_lines import above_and_first, commands
+from tests.test_docs import PAGES, ROOT, SAMPLE, blocks, run_console
+from tests.test_install_lines import commands
 
-ROOT = Path(__file__).parent.parent
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("wheels")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("wheels")]
 
 
 def call(*command: object, code: int = 0, cwd: str | Path = "/") -> str:
@@ -24,10 +30,15 @@ def call(*command: object, code: int = 0, cwd: str | Path = "/") -> str:
     return done.stdout + done.stderr
 
 
-def build(project: Path, out: Path) -> Path:
-    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, project)
-    (wheel,) = out.glob("*.whl")
-    return wheel
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build both, and return them by the folder that is typed in the checkout."""
+    built = {}
+    for folder in (".", "./lint"):
+        out = tmp_path_factory.mktemp("dist")
+        call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT / folder)
+        (built[folder],) = out.glob("*.whl")
+    return built
 
 
 def environment(folder: Path) -> Path:
@@ -35,17 +46,25 @@ def environment(folder: Path) -> Path:
     return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
 
+def install(python: Path, wheels: dict[str, Path], *parts: str) -> None:
+    """Type what a page tells people to install."""
+    named = []
+    for part in parts:
+        folder, bracket, extras = part.partition("[")
+        named.append(f"{wheels.get(folder, folder)}{bracket}{extras}")
+    call(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", *named)
+
+
 def names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
 
-def test_distlint_wheel_needs_no_torch(tmp_path: Path) -> None:
-    wheel = build(ROOT / "lint", tmp_path / "dist")
-    assert "distlint/py.typed" in names(wheel)
-    assert all(name.startswith(("distlint/", "distlint-")) for name in names(wheel))
+def test_distlint_wheel_needs_no_torch(wheels: dict[str, Path], tmp_path: Path) -> None:
+    assert "distlint/py.typed" in names(wheels["./lint"])
+    assert all(name.startswith(("distlint/", "distlint-")) for name in names(wheels["./lint"]))
     python = environment(tmp_path / "venv")
-    call(python, "-m", "pip", "install", "--quiet", wheel)
+    install(python, wheels, "./lint")
     installed = call(python, "-m", "pip", "list")
     assert "torch" not in installed
     bad = tmp_path / "bad.py"
@@ -57,48 +76,65 @@ def test_distlint_wheel_needs_no_torch(tmp_path: Path) -> None:
     assert "collective-under-rank-guard" in call(python, "-m", "distlint", "explain", "DL101")
 
 
-def test_distmetrics_wheel(tmp_path: Path) -> None:
-    files = names(build(ROOT, tmp_path / "dist"))
-    assert {"distmetrics/py.typed", "distmetrics/cli/data/bad_training.py"} <= files
+def test_distmetrics_wheel(wheels: dict[str, Path]) -> None:
+    files = names(wheels["."])
+    assert {"distmetrics/py.typed", "distmetrics/cli/data/bad_training.py", "pytest_distmetrics.py"} <= files
     assert all(name.startswith(("distmetrics/", "torch_distmetrics-", "pytest_distmetrics.py")) for name in files)
-    assert "pytest_distmetrics.py" in files
-
-
-@pytest.mark.long  # torch is installed into an empty environment, which takes minutes
-def test_distmetrics_wheel_as_users_install_it(tmp_path: Path) -> None:
-    wheel = build(ROOT, tmp_path / "dist")
-    python = environment(tmp_path / "venv")
-    call(python, "-m", "pip", "install", "--quiet", wheel)
-    assert "pip install torch" in call(python, "-c", "import distmetrics", code=1)
-    call(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[torch]")
-    program = (
-        "import torch; from distmetrics import all_gather; from distmetrics.testing import run;"
-        "print(run(2, lambda comm: all_gather(torch.tensor(comm.rank)))[1].tolist())"
-    )
-    assert "[0, 1]" in call(python, "-W", "ignore", "-c", program)
-    call(python, "-m", "pip", "install", "--quiet", f"{wheel}[metrics,test]", "pytest")
-    catch_the_first_bug(python, tmp_path / "first")
 
 
 @pytest.mark.long
-def test_the_first_program_runs_after_the_lines_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """README's first example, as it is printed, where nothing but what the page has named so far is installed."""
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
+def test_without_torch_the_error_says_what_to_install(wheels: dict[str, Path], tmp_path: Path) -> None:
     python = environment(tmp_path / "venv")
-    page = (ROOT / "README.md").read_text()
-    for command in commands(above_and_first(page)[0]):
-        call(python, "-m", *command, cwd=ROOT)
-    first, shown = next((a, b) for a, b in itertools.pairwise(blocks(page)) if a.file == "first.py")
-    (tmp_path / first.file).write_text(first.code)
-    assert shown.code.startswith("$ torchrun")
-    run_console(shown, tmp_path, python)
+    install(python, wheels, ".")
+    assert "pip install torch" in call(python, "-c", "import distmetrics", code=1)
 
 
-def catch_the_first_bug(python: Path, folder: Path) -> None:
-    """Do what docs/testing.md tells, where nothing but what it installs is there."""
-    folder.mkdir()
-    for block in blocks((ROOT / "docs" / "testing.md").read_text()):
-        if block.file:
-            (folder / block.file).write_text(block.code)
-        elif block.language == "console":
-            run_console(block, folder, python)
+def lines_of(page: Path) -> tuple[str, ...]:
+    """Return what a page tells people to install; a page without such a line relies on the README."""
+    typed = [shlex.join(each[2:]) for each in commands(page.read_text()) if each[:2] == ["pip", "install"]]
+    return tuple(typed) or lines_of(PAGES[0])
+
+
+def by_lines() -> dict[str, list[Path]]:
+    found = defaultdict(list)
+    for page in PAGES:
+        found["; ".join(lines_of(page))].append(page)
+    return found
+
+
+@pytest.mark.long  # torch is installed into an empty environment, and every page is read
+@pytest.mark.parametrize("lines", by_lines())
+def test_pages_run_after_their_own_install_lines(lines: str, wheels: dict[str, Path], tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv")
+    for line in lines.split("; "):
+        install(python, wheels, *(part for part in shlex.split(line) if part != "-e"))
+    call(python, "-m", "pip", "check")
+    failed = [f"{page.name}: {why}" for page in by_lines()[lines] if (why := fault_of(page, python, tmp_path))]
+    assert not failed, "\n\n".join(failed)
+
+
+def fault_of(page: Path, python: Path, folder: Path) -> str:
+    """Run a page's programs, then its commands; return what went wrong, or nothing."""
+    here = folder / page.stem
+    shutil.copytree(SAMPLE, here)
+    found = [block for block in blocks(page.read_text()) if not block.skipped]
+    program = "\n".join(block.code for block in found if block.language == "python" and not block.file)
+    try:
+        call(python, "-W", "ignore", "-c", f"exec({program!r}, {{'__name__': 'docs'}})", cwd=here)
+        for block in found:
+            if block.file:
+                (here / block.file).write_text(block.code)
+            elif block.language == "console":
+                run_console(block, here, python)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.long
+def test_external_links_lead_somewhere(tmp_path: Path) -> None:
+    try:
+        socket.getaddrinfo("github.com", 443)
+    except socket.gaierror:
+        pytest.skip("no way to the internet from here")
+    call(sys.executable, "-m", "sphinx", "--builder", "linkcheck", "--quiet", ROOT / "docs", tmp_path, cwd=ROOT)

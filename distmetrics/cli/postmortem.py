@@ -194,6 +194,9 @@ def _advice(post: PostMortem, at: Divergence | None) -> tuple[str, str]:
     if at is None:
         return "", ""
     if silent := {*at.absent} & {*post.missing}:
+        if any(silent & {*error.peers} for error in post.errors):
+            likely = f"{who(silent)} ended as the error below says"
+            return likely, f"do what it says; the log of {who(silent)} may tell more"
         likely = (
             "a rank without a file was killed at once (out of memory, SIGKILL), came to its end, "
             "has not imported distmetrics, or wrote on another machine"

@@ -190,6 +190,13 @@ def test_waits_are_told_in_another_group_and_where_no_rank_differs(tmp_path: Pat
     assert 'ranks 0-1  waited in world call 3, all_reduce "loss" float32[]' in said
 
 
+def test_an_error_that_says_how_a_rank_ended_leaves_nothing_to_guess(tmp_path: Path) -> None:
+    error = {"kind": "DivergedError", "code": "diverged", "text": "rank 1 has returned", "peers": [1], "site": ""}
+    said = parting(of(tmp_path, [left(0, 2, [*steps(2), call(3, 1, None)], error=error)]))
+    assert "Likely: rank 1 ended as the error below says" in said
+    assert "killed at once" not in said
+
+
 def test_of_many_errors_a_few_are_told(tmp_path: Path) -> None:
     def error(rank: int) -> dict[str, Any]:
         text = f"rank {rank}: " + "a long story " * 100
