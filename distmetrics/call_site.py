@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -51,12 +52,22 @@ def users_line(frame: FrameType, line: int) -> Site | None:
     return None
 
 
+def users_lines(frames: Iterable[tuple[FrameType, int]]) -> list[Site]:
+    """Return the user's lines among frames; of a library's that follow each other, the first."""
+    lines, in_library = [], False
+    for frame, line in frames:
+        if site := users_line(frame, line):
+            follows, in_library = in_library, is_library(frame.f_code.co_filename)
+            if not (follows and in_library):
+                lines.append(site)
+    return lines
+
+
 def raise_sites(error: BaseException) -> list[Site]:
     """Return the user's lines that an exception passed through, innermost first; else its own."""
-    lines = [users_line(frame, line) for frame, line in walk_tb(error.__traceback__)]
-    sites = [site for site in lines if site is not None]
     own = getattr(error, "site", None)
-    return sites[::-1] or ([own] if isinstance(own, Site) else [])
+    lines = users_lines([*walk_tb(error.__traceback__)][::-1])
+    return lines or ([own] if isinstance(own, Site) else [])
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import parallel
 
-from distmetrics.call_site import is_library, users_line
+from distmetrics.call_site import is_library, users_line, users_lines
 from distmetrics.errors import Site
 from distmetrics.message import Message
 
@@ -29,25 +29,25 @@ _STILL = 0.01  # part of the time for which a thread that only waits may use the
 class Place(NamedTuple):
     """Where a thread was at one moment."""
 
-    stack: list[Site]  # the user's lines, and those of libraries between them, innermost first
+    stack: list[Site]  # the user's lines; of a library's between them the innermost
     at: Site | None  # the innermost of them that is no library's
     doing: str  # there: "torch.distributed.all_reduce", say
 
     @classmethod
     def of(cls, innermost: FrameType | None) -> Self:
         """Return where a thread with this innermost frame is."""
-        stack: list[Site] = []
-        at, doing = None, ""
-        for frame, line in walk_stack(innermost) if innermost else ():
+        frames = [*walk_stack(innermost)] if innermost else []
+        own = [pair for pair in frames if not is_library(pair[0].f_code.co_filename)]
+        at, doing = next(iter(users_lines(own)), None), ""
+        for frame, line in frames:
             file, name = frame.f_code.co_filename, frame.f_code.co_name
-            if site := users_line(frame, line):
-                stack.append(site)
-                at = at or (None if is_library(file) else site)
-            elif frame is innermost and file.startswith(_IN_C):  # and not in a hook's code
+            if users_line(frame, line):
+                break
+            if frame is innermost and file.startswith(_IN_C):  # and not in a hook's code
                 doing = "a backward pass or DistributedDataParallel"
-            elif not stack and file.startswith(_TORCH_CALLS) and name in _PUBLIC:
+            elif file.startswith(_TORCH_CALLS) and name in _PUBLIC:
                 doing = f"torch.distributed.{name}"
-        return cls(stack[:_DEPTH], at, doing)
+        return cls(users_lines(frames)[:_DEPTH], at, doing)
 
     @property
     def waits_for_all(self) -> bool:

@@ -156,6 +156,17 @@ def test_who_waits_for_all_ranks(file: str, name: str, doing: str | None, waits:
     assert str(Place([], None, "the backward pass")) == "is in the backward pass"
 
 
+def test_of_a_library_the_innermost_line_is_told() -> None:
+    """Else a framework's own frames are all that a stack of a few lines has room for."""
+    loop: dict[str, Any] = {}
+    exec(compile("def step(f): return f()\ndef fit(f): return step(f)", "/lib/site-packages/fw/loop.py", "exec"), loop)
+    place = loop["fit"](lambda: loop["fit"](lambda: Place.of(sys._getframe())))
+    assert [site.function for site in place.stack[:5]] == [
+        "<lambda>", "step", "<lambda>", "step", "test_of_a_library_the_innermost_line_is_told",
+    ]  # fmt: skip
+    assert place.at == place.stack[0]
+
+
 def test_a_thread_that_computes_does_not_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one that uses no processor stands still, at one place."""
     now, used = [100.0], [3.0]
