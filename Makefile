@@ -27,7 +27,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 6 --dist loadgroup -m "not long"  # most wait for processes: six at a time for two cores
+	$(BIN)/python -m pytest -n 6 --dist loadgroup -m "not long and not release"  # most wait for processes: six at a time for two cores
 
 long: $(VENV)/.installed
 	$(BIN)/python -m pytest -m long --hypothesis-profile long
@@ -46,14 +46,15 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
 	! grep --recursive --files-with-matches --include='*.html' '$(CURDIR)' docs/_build  # nothing of this machine is published
 
-# What can be done before a release without an index: both wheels and sdists, installed into empty environments, and the site.
+# What can be done before a release without an index: the site and its external links, both wheels and sdists, and each
+# page's programs in an empty environment, after the page's own install lines. A quarter of an hour.
 release-check: $(VENV)/.installed docs
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[release]'
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist lint
 	$(BIN)/python -m twine check --strict dist/*
-	$(BIN)/python -m pytest -m "long or not long" tests/test_wheels.py
+	$(BIN)/python -m pytest -n 2 tests/test_wheels.py
 
 # Renew the lock, with the pins of constraints.in, in an environment of its own. Which build of torch is the machine's choice.
 lock:

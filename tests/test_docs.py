@@ -93,12 +93,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     run_python(page, [b for b in found if b.language == "python" and not b.skipped and not b.file])
 
 
-# What tests/test_wheels.py walks in an environment of its own, command by command, need not be run here as well.
-WALKED = ROOT / "docs" / "testing.md"
-
-
 @pytest.mark.timeout(400)  # a page may start a framework several times
-@pytest.mark.parametrize("page", [p for p in PAGES if p != WALKED], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_console_blocks_run(page: Path, tmp_path: Path) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
     for block in blocks(page.read_text()):

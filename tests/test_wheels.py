@@ -22,6 +22,10 @@ from tests.test_docs import PAGES, ROOT, SAMPLE, blocks, run_console
 from tests.test_install_lines import commands
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("wheels")]
+BAD = (
+    "import lightning as L\n\n\nclass M(L.LightningModule):\n    def on_validation_epoch_end(self):\n"
+    "        if self.trainer.is_global_zero:\n            self.all_gather(self.x)\n"
+)
 
 
 def call(*command: object, code: int = 0, cwd: str | Path = "/") -> str:
@@ -68,10 +72,7 @@ def test_distlint_wheel_needs_no_torch(wheels: dict[str, Path], tmp_path: Path) 
     installed = call(python, "-m", "pip", "list")
     assert "torch" not in installed
     bad = tmp_path / "bad.py"
-    bad.write_text(
-        "import lightning as L\n\n\nclass M(L.LightningModule):\n    def on_validation_epoch_end(self):\n"
-        "        if self.trainer.is_global_zero:\n            self.all_gather(self.x)\n"
-    )
+    bad.write_text(BAD)
     assert "DL101" in call(python.parent / "distlint", "check", bad, code=1)
     assert "collective-under-rank-guard" in call(python, "-m", "distlint", "explain", "DL101")
 
@@ -82,7 +83,7 @@ def test_distmetrics_wheel(wheels: dict[str, Path]) -> None:
     assert all(name.startswith(("distmetrics/", "torch_distmetrics-", "pytest_distmetrics.py")) for name in files)
 
 
-@pytest.mark.long
+@pytest.mark.release
 def test_without_torch_the_error_says_what_to_install(wheels: dict[str, Path], tmp_path: Path) -> None:
     python = environment(tmp_path / "venv")
     install(python, wheels, ".")
@@ -102,7 +103,7 @@ def by_lines() -> dict[str, list[Path]]:
     return found
 
 
-@pytest.mark.long  # torch is installed into an empty environment, and every page is read
+@pytest.mark.release  # torch is installed into an empty environment, and every page is read
 @pytest.mark.parametrize("lines", by_lines())
 def test_pages_run_after_their_own_install_lines(lines: str, wheels: dict[str, Path], tmp_path: Path) -> None:
     python = environment(tmp_path / "venv")
@@ -131,7 +132,16 @@ def fault_of(page: Path, python: Path, folder: Path) -> str:
     return ""
 
 
-@pytest.mark.long
+@pytest.mark.release
+def test_pre_commit_runs_the_linter_from_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    for command in (["git", "init", "--quiet"], ["git", "add", "bad.py"]):
+        call(*command, cwd=tmp_path)
+    hook = [sys.executable, "-m", "pre_commit", "try-repo", ROOT, "distlint", "--files", "bad.py"]
+    assert "DL101" in call(*hook, code=1, cwd=tmp_path)
+
+
+@pytest.mark.release
 def test_external_links_lead_somewhere(tmp_path: Path) -> None:
     try:
         socket.getaddrinfo("github.com", 443)
