@@ -39,13 +39,15 @@ SENT = {
     "log": ("the same names", OURS, "-", -14),
     "bare": ("all_reduce", BARE, "--", -27),
 }
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "plots",
-    "font.size": 9,
+STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "plots"} | {
+    "axes.titlelocation": "left",
     "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+    "font.size": 9,
 }
-STYLE |= {"axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False}
 
 
 def spaced(count: float, unit: str = "") -> str:
@@ -184,7 +186,7 @@ def curves(
     ticks = (2, 16, 256, 4096)
     axes.set_xticks(ticks, map(str, ticks))
     axes.set_yticks([2**10, 2**20, 2**30], ["1 KiB", "1 MiB", "1 GiB"])
-    axes.set(xlim=(2, 2**14), ylim=(2**9, 2**39), xlabel="ranks", title=head)
+    axes.set(xlim=(2, 2**14), ylim=(2**9, 2**41), xlabel="ranks", title=head)
     axes.minorticks_off()
 
 
