@@ -34,12 +34,16 @@ long: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.sync
+	$(BIN)/python -m benchmarks.scaling
+	$(BIN)/python -m benchmarks.log
+	$(BIN)/python -m benchmarks.log_plan
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.trainer
 	$(BIN)/python -m benchmarks.trainer_memory
 	$(BIN)/python -m benchmarks.kit
 	$(BIN)/python -m benchmarks.guard
 	$(BIN)/python -m benchmarks.faults
+	$(BIN)/python -m benchmarks.plots
 
 # The site, into docs/_build/index.html: offline, and a warning is an error.
 docs: $(VENV)/.installed

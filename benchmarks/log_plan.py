@@ -11,20 +11,15 @@ all ranks had sent what this one sends, and that counts: of an all_gather of n b
   that says which were logged.
 - ``gathered``: ``all_gather_object`` of a dict from names to numbers, as pickled.
 
-    python -m benchmarks.log_plan             # table, results/log_plan.json, docs/log_plan.svg
+    python -m benchmarks.log_plan             # table, and JSON in benchmarks/results
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("svg")
-import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
@@ -36,15 +31,8 @@ from distmetrics.log.merge import Known, flushed
 from distmetrics.log.names import Names, Totals
 from distmetrics.log.window import Slot, WindowSnapshot
 
-PICTURE = Path(__file__).parents[1] / "docs" / "log_plan.svg"
 COUNT = 47_000
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 257, 512, 1024, 2048, 4096, 6144)
-WAYS = {  # color and label in the picture
-    "gathered": ("#b91c1c", "all_gather_object of dicts"),
-    "log, other names": ("#b45309", "Log, ranks log other names"),
-    "log": ("#15803d", "Log, the same names"),
-    "bare": ("#6b7280", "a bare all_reduce"),
-}
 
 
 class Counting(Communicator):
@@ -124,30 +112,8 @@ def plan(names: Names) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(rows: Sequence[dict[str, Any]]) -> None:
-    """Draw bytes by ranks."""
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "log plan", "font.size": 11})
-    figure, axes = plt.subplots(figsize=(8, 4.6))
-    shown = [row for row in rows if row["ranks"] > 1]
-    for way, (color, label) in WAYS.items():
-        style = "--" if way == "bare" else "-"
-        ranks, sent = [row["ranks"] for row in shown], [row[way] / 1e6 for row in shown]
-        axes.plot(ranks, sent, style, color=color, label=label, linewidth=2)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    ticks = [2, 8, 32, 128, 256, 1024, 6144]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlabel("ranks")
-    axes.set_ylabel("MB that a rank sends in a flush")
-    axes.set_title(f"{COUNT:,} means".replace(",", " "))
-    axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(PICTURE, metadata={"Date": None})
-
-
 def main() -> None:
-    """Count, print the table, write JSON and the picture."""
+    """Count, print the table, write JSON."""
     args = arguments(__doc__)
     names = names_of(COUNT)
     rows = plan(names)
@@ -158,7 +124,6 @@ def main() -> None:
     told = {"names": COUNT, "bytes of names": len(names.data), "bytes a rank sends": rows}
     if args.is_whole:
         write_json("log_plan.json", told)
-        draw(rows)
 
 
 if __name__ == "__main__":
