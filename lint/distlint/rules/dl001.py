@@ -33,7 +33,7 @@ _STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which 
 _INIT = (
     "in __init__ every rank puts this on the same GPU: leave the device out, the trainer moves it"
 )
-_FORWARD = "hard-coded CUDA fails on CPU and other devices: follow an input by .to(x.device)"
+_FORWARD = "hard-coded CUDA fails on CPU and other devices: use an input's device, .to(x.device)"
 _FABRIC = "hard-coded CUDA fails on CPU and other devices: use fabric.device, which Fabric sets"
 _FIRST = "every rank of a node puts this on GPU 0: use the device of its local rank"
 _EARLY = "self.device is the CPU in __init__, so this tensor stays there: use self.register_buffer"
@@ -50,7 +50,7 @@ class DL001(Rule):
     What goes wrong:
 
         on a CPU or an Apple GPU   AssertionError: Torch not compiled with CUDA enabled
-        in __init__, on 4 GPUs     every rank puts a copy on cuda:0, which runs out of memory
+        in __init__, on 4 GPUs     every rank puts a copy on cuda:0, which may run out of memory
         self.device in __init__    the tensor stays on the CPU when the module moves
 
     Why: the device of a process is known only when the trainer starts, after ``__init__`` has run.
@@ -62,8 +62,8 @@ class DL001(Rule):
 
     When it is silent:
 
-    - on other devices (``"mps"``, ``"cpu"``), and on devices that local variables or attributes
-      hold
+    - on other devices (``"mps"``, ``"cpu"``), and on devices in local variables or attributes;
+      module-level constants are reported
     - under a condition on the device, such as ``if x.is_cuda`` or ``if use_gpu``
     - on CUDA without an index, outside of ``__init__``, in a file with more than eight lines that
       name CUDA: such a file is written for CUDA alone

@@ -54,17 +54,16 @@ _OTHER = "this {0} cannot be pickled for another process: use a module-level {1}
 class DL005(Rule):
     """A lambda or local function is sent to another process, and cannot be pickled.
 
-    What goes wrong: all works where workers are forked, as on Linux before Python 3.14. On macOS
-    and Windows, with ``ddp_spawn``, and from Python 3.14 on also on Linux, no worker starts:
+    What goes wrong: everything works where workers are forked, as on Linux before Python 3.14. On
+    macOS and Windows, with ``ddp_spawn``, and from Python 3.14 on also on Linux, no worker starts:
 
         AttributeError: Can't get local object 'Data.__init__.<locals>.<lambda>'
 
     Why: what a spawned process is given is pickled, and pickles hold functions and classes by name.
     The other process cannot look up the name of a lambda, local function or local class.
 
-    How to fix: write a function or class at the level of the module, or a method. Pass it further
-    arguments by ``functools.partial``. ``operator.itemgetter`` and ``torch.nn.Identity()`` replace
-    many lambdas.
+    How to fix: write a module-level function or class, or a method. Pass it further arguments by
+    ``functools.partial``. ``operator.itemgetter`` and ``torch.nn.Identity()`` replace many lambdas.
 
     When it is silent:
 

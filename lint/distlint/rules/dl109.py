@@ -16,8 +16,8 @@ from distlint.values import values_of
 class DL109(Rule):
     """One rank catches an exception and goes on: the others wait in the collective that it missed.
 
-    What goes wrong: rank 2 fails in the ``try`` block, by a broken sample or a batch too large for
-    its memory, before it reaches the collective:
+    What goes wrong: on rank 2 a broken sample, or a batch too large for its memory, raises in the
+    ``try`` block before the collective:
 
         rank 0   all_reduce of batch 7       … waits for rank 2
         rank 2   out of memory, continue     → all_reduce of batch 8: different batches are added

@@ -24,8 +24,10 @@ from distlint.training import (
 )
 
 _FAILS = "a rank that fails here skips backward, and the others hang: let the exception end the job"
-_TOGETHER = "let all ranks decide by one all_reduce"
-
+_WAITING = (
+    "a rank that skips this batch leaves the others waiting in backward: "
+    "let all ranks decide by one all_reduce"
+)
 _ALONE = "only rank 0 leaves this loop, so the others hang: broadcast its decision"
 
 
@@ -94,11 +96,7 @@ class DL110(Rule):
             left = any(leaving(source, branch.body, loop))
             is_apart = left and not source.is_within(backward, branch)
             if (is_around or is_apart) and self.tests.is_own(branch.test):
-                yield (
-                    branch,
-                    f"a rank that skips this batch leaves the others waiting in backward: "
-                    f"{_TOGETHER}",
-                )
+                yield branch, _WAITING
                 if is_around:
                     return  # the tests inside of it say the same
         for tried in source.below(loop, cst.Try):

@@ -35,7 +35,8 @@ class DL202(Rule):
 
     When it is silent:
 
-    - nothing in the project names several devices, or it has ``use_distributed_sampler=False``
+    - nothing in the project names several devices
+    - the project sets ``use_distributed_sampler=False``
     - on metric objects, their ``compute()``, and the values of calling them (DL204)
     - on gathered and reduced values
     - on ``on_epoch=False``, and on a ``sync_dist`` that is a variable

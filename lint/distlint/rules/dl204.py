@@ -24,7 +24,7 @@ class DL204(Rule):
         all data, from the counts           F1          0.38
 
     Why: F1 is not a mean over batches, and ``self.log`` cannot know that a tensor came from a
-    metric. It computes a logged object over all ranks at the end of the epoch, and resets it.
+    metric. A logged object is computed over all ranks at the end of the epoch, and reset.
 
     How to fix: ``self.f1.update(x, y)``, then ``self.log("f1", self.f1)``. ``--fix`` writes this
     where only this step uses the metric.
