@@ -1,6 +1,6 @@
 """For which metrics the mean over ranks is the metric of all data, and why it is not for others.
 
-A metric is averageable when it is a mean over examples: with equal counts on every rank, the mean
+A metric is averageable when it is a mean over samples: with equal counts on every rank, the mean
 of the parts is the whole. What is not listed is unknown, and rules are silent about it. Users list
 their own (``averageable`` and ``non-averageable`` of ``[tool.distlint]``), and those come first.
 
@@ -30,7 +30,7 @@ ROOT_REASON = "the root of a mean is not the mean of roots"
 CLASSES_REASON = "it averages over classes, and a class has another count on every rank"
 # By the reason: names.
 _NOT_AVERAGEABLE = {
-    "its denominator counts predictions or classes, not examples, and differs between ranks": """
+    "its denominator counts predictions or classes, not samples, and differs between ranks": """
         f1 acc_and_f1 fbeta precision recall sensitivity precision_recall_fscore_support
         class_likelihood_ratios precision_recall specificity negative_predictive_value jaccard
         jaccard_index critical_success_index mean_iou dice fairness demographic_parity
@@ -38,7 +38,7 @@ _NOT_AVERAGEABLE = {
         modified_panoptic_quality
     """,
     CLASSES_REASON: "balanced_accuracy",
-    "it compares every pair of examples, also those on different ranks": """
+    "it compares every pair of samples, also those on different ranks": """
         roc_auc auroc auc log_auc auprc average_precision recall_at_fixed_precision
         precision_at_fixed_recall sensitivity_at_specificity specificity_at_sensitivity
         retrieval_recall_at_fixed_precision eer concordance_index mean_average_precision
@@ -88,16 +88,16 @@ _NOT_AVERAGEABLE = {
     """,
 }
 _AVERAGEABLE = {
-    "a mean of hits over examples": "accuracy top_k_accuracy topk_multilabel_accuracy",
-    "a mean of misses over examples": "zero_one",
-    "a mean over labels and examples": "hamming_distance hamming",
-    "a mean over examples": """
+    "a mean of hits over samples": "accuracy top_k_accuracy topk_multilabel_accuracy",
+    "a mean of misses over samples": "zero_one",
+    "a mean over labels and samples": "hamming_distance hamming",
+    "a mean over samples": """
         exact_match hinge brier click_through_rate cosine_similarity kl_divergence
         jensen_shannon_divergence continuous_ranked_probability coverage_error ranking
         ranking_average_precision label_ranking label_ranking_average_precision generalized_dice
         hausdorff_distance procrustes_disparity
     """,
-    "log loss: a mean over examples": "log",
+    "log loss: a mean over samples": "log",
     "a mean over queries": """
         hit_rate reciprocal_rank ndcg dcg retrieval_auroc retrieval_average_precision
         retrieval_fall_out retrieval_hit_rate retrieval_map retrieval_mrr retrieval_ndcg
@@ -129,7 +129,7 @@ _AVERAGEABLE = {
         speech_reverberation_modulation_energy_ratio deep_noise_suppression_mean_opinion
     """,
     "a mean over texts": "rouge bert infolm squad edit_distance extended_edit_distance",
-    "a mean over examples (with class weights, over their weights), "
+    "a mean over samples (with class weights, over their weights), "
     "unless reduction says otherwise": """
         cross_entropy linear_cross_entropy nll bce bce_with_logits l1 mse binary_cross_entropy
         binary_cross_entropy_with_logits huber smooth_l1 kl_div ctc gaussian_nll poisson_nll

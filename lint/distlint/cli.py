@@ -71,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     check_.set_defaults(run=check)
     _add_check(check_)
     page = commands.add_parser("explain", help="print the pages of rules")
-    page.add_argument("codes", nargs="*", metavar="CODE", help="such as DL101; without: all")
+    page.add_argument(
+        "codes", nargs="*", metavar="CODE", help="such as DL101; all rules by default"
+    )
     page.add_argument("--markdown", action="store_true", help="as Markdown")
     page.set_defaults(run=explain_rules)
     rules = commands.add_parser("rules", help="list all rules")
@@ -79,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--json", action="store_true", help="for programs")
     how.add_argument("--pages", metavar="FOLDER", help="write a page for each rule, in Markdown")
     rules.set_defaults(run=show_rules)
-    facts = commands.add_parser("facts", help="print what is known of a project, and from where")
+    facts = commands.add_parser("facts", help="print the facts of a project, with their places")
     facts.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="file or folder")
     _add_configuration(facts)
     facts.set_defaults(run=show_facts)
@@ -99,46 +101,50 @@ def _add_check(check_: argparse.ArgumentParser) -> None:
     _add_output(check_.add_argument_group("how to report"))
     fixes = check_.add_argument_group("fixes")
     add = fixes.add_argument
-    add("--fix", action="store_true", help="apply fixes that cannot change what right code does")
-    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: the other fixes, too")
+    add("--fix", action="store_true", help="apply fixes that cannot change correct code")
+    add(
+        "--unsafe-fixes",
+        action="store_true",
+        help="with --fix or --diff, apply the other fixes, too",
+    )
     add("--diff", action="store_true", help="print what --fix would change, and change nothing")
-    add("--add-ignores", action="store_true", help="add a comment that ignores it to each finding")
+    add("--add-ignores", action="store_true", help="add an ignore comment for each finding")
     check_.add_argument(
-        "--stdin-filename", default="-", metavar="NAME", help="what to call standard input"
+        "--stdin-filename", default="-", metavar="NAME", help="name of standard input in findings"
     )
     check_.add_argument(
-        "--jobs", type=int, default=0, metavar="N", help="processes; 0: as many as pay off"
+        "--jobs", type=int, default=0, metavar="N", help="number of processes; 0 chooses it"
     )
 
 
 def _add_selection(group: argparse._ArgumentGroup) -> None:
     codes = {"action": "append", "default": [], "metavar": "CODES"}
-    group.add_argument("--select", **codes, help="only these: DL101,DL2")  # type: ignore[arg-type]
-    group.add_argument("--extend-select", **codes, help="these, too")  # type: ignore[arg-type]
-    group.add_argument("--ignore", **codes, help="all but these")  # type: ignore[arg-type]
-    group.add_argument("--baseline", metavar="FILE", help="report only what is not known there")
+    group.add_argument("--select", **codes, help="only these rules, such as DL101,DL2")  # type: ignore[arg-type]
+    group.add_argument("--extend-select", **codes, help="these rules, too")  # type: ignore[arg-type]
+    group.add_argument("--ignore", **codes, help="not these rules")  # type: ignore[arg-type]
+    group.add_argument("--baseline", metavar="FILE", help="report only findings that are not in it")
     group.add_argument(
-        "--write-baseline", action="store_true", help="take all findings for known from now on"
+        "--write-baseline",
+        action="store_true",
+        help="write all findings of this run to --baseline FILE",
     )
 
 
 def _add_configuration(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--config", metavar="FILE", help="this pyproject.toml, not the nearest")
-    which.add_argument("--isolated", action="store_true", help="no pyproject.toml at all")
+    which.add_argument("--config", metavar="FILE", help="read this pyproject.toml, not the nearest")
+    which.add_argument("--isolated", action="store_true", help="read no pyproject.toml")
     paths = {"action": "append", "default": [], "metavar": "PATTERNS"}
     add = group.add_argument
-    add("--exclude", **paths, help="not these paths")  # type: ignore[arg-type]
-    add("--extend-exclude", **paths, help="nor these")  # type: ignore[arg-type]
-    add("--force-exclude", action="store_true", help="not even where they are named, as hooks do")
+    add("--exclude", **paths, help="skip these paths, not the built-in list")  # type: ignore[arg-type]
+    add("--extend-exclude", **paths, help="skip these paths, too")  # type: ignore[arg-type]
+    add("--force-exclude", action="store_true", help="skip them even if they are named")
 
 
 def _add_cache(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--no-cache", action="store_true", help="neither read nor write what is known of files")
-    add(
-        "--cache-dir", metavar="FOLDER", help="where that is; else .distlint_cache, beside the file"
-    )
+    add("--no-cache", action="store_true", help="use no cache")
+    add("--cache-dir", metavar="FOLDER", help="folder of the cache; default: .distlint_cache")
     add("--show-settings", action="store_true", help="print the settings in effect and stop")
 
 
@@ -146,9 +152,11 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     from distlint.report import REPORTERS
 
     group.add_argument("--output-format", choices=sorted(REPORTERS), default="text")
-    group.add_argument("--output-file", metavar="FILE", help="write the report there")
+    group.add_argument("--output-file", metavar="FILE", help="write the report to it")
     group.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="of text on a terminal"
+        "--color", choices=("auto", "always", "never"), default="auto", help="colour of text"
     )
-    group.add_argument("--statistics", action="store_true", help="count by code, do not list")
+    group.add_argument(
+        "--statistics", action="store_true", help="print the number of findings by code"
+    )
     group.add_argument("--exit-zero", action="store_true", help="exit 0 even with findings")

@@ -280,7 +280,8 @@ def _summary(checked: Checked) -> str:
     number = len(checked.waiting)
     waits = f"{_count(number, 'finding')} wait{'s' * (number == 1)}"
     return line + (
-        f'{waits} for devices = "many" in [tool.distlint]: nothing here says how many run this\n'
+        f'{waits} for devices = "many" in [tool.distlint]: '
+        "nothing in the project says how many run it\n"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -16,21 +16,29 @@ from distlint.finding import Finding
 from distlint.rules import RULES
 from distlint.rules.base import Rule
 
+_FOOT = """
+- code: DL0 is about devices and processes, DL1 about hangs, DL2 about wrong numbers, DL3 about
+  cost, DL9 about comments for distlint.
+- severity: with an `error` the job fails, hangs or reports a wrong number. A `warning` is all else.
+  Both fail the check. All rules are on by default.
+- fix: `--fix` applies `safe` ones, `--fix --unsafe-fixes` also `unsafe` ones.
+
+`distlint explain DL101` prints a rule's page in a terminal. `distlint rules --pages docs/rules`
+writes these pages from the rules. Every example is a test of its rule.
+"""
 EXAMPLES = Path(__file__).parent / "examples"
 _LITERAL = re.compile(r"``([^`]+)``")
 _TOPIC = re.compile(r"^(What goes wrong|Why|How to fix|When it is silent):", re.MULTILINE)
+_FIRST_TOPIC = "What goes wrong:"
 _EXPECT = re.compile(r"  # expect: (DL\d+) .*")
-_SHOWN = 3  # examples of each kind on a page
 Kind = Literal["bad", "good"]
-_KINDS: tuple[tuple[Kind, str], ...] = (("bad", "Reported"), ("good", "Right"))
+_LABELS: dict[Kind, str] = {"bad": "Reported", "good": "Right"}
 
 
 def examples(rule: type[Rule], kind: Kind) -> list[tuple[str, str]]:
     """Return the programs of a rule's folder: what each is about, and its source."""
     files = sorted((EXAMPLES / rule.code()).glob(f"{kind}_*.py"))
-    return [
-        (f.stem.removeprefix(f"{kind}_").replace("_", " "), f.read_text("utf-8")) for f in files
-    ]
+    return [(_about(f.stem), f.read_text("utf-8")) for f in files]
 
 
 def findings(source: str, rules: Iterable[type[Rule]]) -> list[Finding]:
@@ -55,37 +63,56 @@ def _fixes(code: str) -> str:
 
 def explain(rule: type[Rule]) -> str:
     """Return the page of a rule for the terminal."""
-    parts = [f"{rule.code()} {rule.name} ({', '.join(_properties(rule))})", rule.page()]
-    for kind, label in _KINDS:
-        for about, source in examples(rule, kind)[:_SHOWN]:
-            parts.append(f"{label}, {about}:\n\n{textwrap.indent(_marked(source), '    ')}")
-    parts.append(f"Ignore one place with  # distlint: ignore[{rule.code()}] and the reason.")
-    return "\n\n".join(parts) + "\n"
+    opening, text = _split(rule)
+    first, more = _shown(rule, lambda source: textwrap.indent(_marked(source), "    "))
+    head = f"{rule.code()} {rule.name}\n{_properties(rule)}"
+    how = f"Ignore one finding by a comment:  # distlint: ignore[{rule.code()}] the reason"
+    return "\n\n".join([head, _literals(opening), *first, _literals(text), *more, how]) + "\n"
 
 
-def _properties(rule: type[Rule]) -> Iterator[str]:
-    yield rule.severity
-    if fixes(rule) != "no":
-        yield f"fix: {fixes(rule)}"
-    if rule.several_devices:
-        yield "where several devices run the project"
+def _properties(rule: type[Rule]) -> str:
+    """Return in words how bad a finding is, whether the rule is on, and whether it has fixes."""
+    fix = "No fix" if fixes(rule) == "no" else f"Fix: {fixes(rule)}"
+    where = " Reported only where the project names several devices." * rule.several_devices
+    return f"Severity: {rule.severity}. On by default. {fix}.{where}"
+
+
+def _split(rule: type[Rule]) -> tuple[str, str]:
+    """Return what a page says before its first examples, and what it says after them."""
+    opening, topic, text = rule.page().partition(_FIRST_TOPIC)
+    return opening.rstrip(), topic + text
+
+
+def _shown(rule: type[Rule], block: Callable[[str], str]) -> tuple[list[str], list[str]]:
+    """Return the pair of examples that opens a page, and those that close it."""
+    first: list[str] = []
+    more: list[str] = []
+    known: set[str] = set()
+    for name in rule.shown:
+        kind: Kind = "bad" if name.startswith("bad_") else "good"
+        source = (EXAMPLES / rule.code() / f"{name}.py").read_text("utf-8")
+        label = f"{_LABELS[kind]}, {_about(name)}" if kind in known else _LABELS[kind]
+        (more if kind in known else first).append(f"{label}:\n\n{block(source)}")
+        known.add(kind)
+    return first, more
+
+
+def _about(name: str) -> str:
+    return name.partition("_")[2].replace("_", " ")
 
 
 def markdown(rule: type[Rule]) -> str:
     """Return the page of a rule as Markdown."""
+    opening, text = _split(rule)
+    first, more = _shown(rule, lambda source: f"```python\n{_marked(source)}\n```")
+    number = sum(len(examples(rule, kind)) for kind in _LABELS)
     parts = [
         f"# {rule.code()} {rule.name}",
-        f"*{', '.join(_properties(rule))}*",
-        _text(rule.page()),
+        f"*{_properties(rule)}*",
+        *(_text(opening), *first, _text(text), *more),
+        f"Ignore one finding by a comment: `# distlint: ignore[{rule.code()}] the reason`.",
+        f"All {number} examples are in `lint/distlint/examples/{rule.code()}`.",
     ]
-    for kind, label in _KINDS:
-        for about, source in examples(rule, kind)[:_SHOWN]:
-            parts.append(f"{label}, {about}:\n\n```python\n{_marked(source)}\n```")
-    more = sum(len(examples(rule, kind)) for kind, _ in _KINDS)
-    parts.append(
-        f"All {more} examples are in `lint/distlint/examples/{rule.code()}`, each a test of the "
-        f"rule. Ignore one place with `# distlint: ignore[{rule.code()}]` and the reason."
-    )
     return "\n\n".join(parts) + "\n"
 
 
@@ -142,12 +169,12 @@ def pages(rules: Iterable[type[Rule]]) -> dict[str, str]:
     rules = list(rules)
     head = (
         "# The rules of distlint\n\n"
-        "Made from the rules themselves by `distlint rules --pages docs/rules`; each example is a "
-        "test of its rule.\n`distlint explain DL101` prints the same in a terminal.\n\n"
-        "| code | name | fix | finds |\n|---|---|---|---|\n"
+        "| code | name | severity | fix | finds |\n|---|---|---|---|---|\n"
     )
     rows = [
-        f"| [{r.code()}]({r.code()}.md) | {r.name} | {fixes(r)} | {_literals(r.summary())} |\n"
+        f"| [{r.code()}]({r.code()}.md) | {r.name} | {r.severity} | {fixes(r)} "
+        f"| {_literals(r.summary())} |\n"
         for r in rules
     ]
-    return {"README.md": head + "".join(rows)} | {f"{r.code()}.md": markdown(r) for r in rules}
+    made = {f"{r.code()}.md": markdown(r) for r in rules}
+    return {"README.md": head + "".join(rows) + _FOOT} | made

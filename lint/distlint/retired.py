@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-_GUARD = "the guard sees it while the job runs: distmetrics.enable_guard()"
-_UNSEEN = "it was never seen to be right in other people's code"
+_GUARD = "the guard finds it while the job runs: distmetrics.guard.watch()"
+_UNSEEN = "no such finding was right in other projects"
 
 RETIRED = {
     "DL103": f"a collective that depends on this rank's data; {_GUARD}",

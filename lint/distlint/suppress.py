@@ -141,7 +141,10 @@ def _complaint(
     said = [f"{', '.join(idle)} is not reported here"] * bool(idle)
     said += [f"{', '.join(gone)} is retired"] * bool(gone)
     said += [f"no rule has the code {', '.join(strange)}"] * bool(strange)
-    return (nothing + "; ".join(said), idle + gone + strange) if said else None
+    out = idle + gone + strange
+    if set(ignore.codes) - {*out, UNUSED}:  # the comment hides something by another code
+        nothing = f"remove {', '.join(out)} from this comment: "
+    return (nothing + "; ".join(said), out) if said else None
 
 
 def _without(text: Text, ignore: Ignore, codes: Collection[str]) -> Edit:

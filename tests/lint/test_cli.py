@@ -126,7 +126,7 @@ def test_the_last_line_tells_what_waits_for_devices(text, options, last, folder,
     silent = WAITS.replace(", loss)", ", loss)  # distlint: ignore[DL202]")
     write(folder, pyproject_toml=text, one=WAITS, two=WAITS, three=silent)
     said = told(capsys, f"check {options}")[1].splitlines()[-1]
-    why = 'for devices = "many" in [tool.distlint]: nothing here says how many run this'
+    why = 'for devices = "many" in [tool.distlint]: nothing in the project says how many run it'
     assert said.startswith(f"{last} {why}" if last else "0 findings in ")
 
 

@@ -131,7 +131,7 @@ def test_diagnostics_and_actions(editor):
     assert (first["code"], first["severity"], first["source"]) == ("DL101", 1, "distlint")
     assert first["codeDescription"]["href"].endswith("/rules/dl101.py")
     (related,) = first["relatedInformation"]
-    assert related["message"].startswith("guard: ")
+    assert related["message"].startswith("rank guard: ")
     assert (related["location"]["uri"], related["location"]["range"]["start"]["line"]) == (URI, 1)
     assert (second["code"], second["severity"], second["tags"]) == ("DL900", 2, [1])
     nowhere = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 0}}

@@ -43,6 +43,7 @@ class Rule:
 
     Attributes:
         name: stable, in words; the code is the name of the class.
+        shown: the examples on the page, by the names of their files: the first pair opens it.
         severity: ``"error"`` where a job hangs, fails or reports a wrong number; or ``"warning"``.
         tokens: a file can matter if it has at least one token of *each* group.
         several_devices: whether a finding is one only where several devices run the project.
@@ -53,6 +54,7 @@ class Rule:
     """
 
     name: ClassVar[str]
+    shown: ClassVar[tuple[str, ...]] = ()
     severity: ClassVar[str] = "error"
     tokens: ClassVar[Tokens] = ()
     several_devices: ClassVar[bool] = False

@@ -31,42 +31,56 @@ _PLACED = frozenset({"lightning_module", "module", "metric"})
 _STARTING = (b"process_group", b"Parallel", b"abric")
 _STEP = "hard-coded CUDA fails on CPU and other devices: use self.device, which the trainer sets"
 _INIT = (
-    "in __init__ every rank puts this on the first GPU: leave the device out, the trainer moves it"
+    "in __init__ every rank puts this on the same GPU: leave the device out, the trainer moves it"
 )
-_FORWARD = "hard-coded CUDA fails on CPU and other devices: follow an input, as in .to(x.device)"
+_FORWARD = "hard-coded CUDA fails on CPU and other devices: use an input's device, .to(x.device)"
 _FABRIC = "hard-coded CUDA fails on CPU and other devices: use fabric.device, which Fabric sets"
-_FIRST = "every rank of a node puts this on GPU 0: write the device of its local rank instead"
-_EARLY = "self.device is still the CPU in __init__, so this stays there: use self.register_buffer"
+_FIRST = "every rank of a node puts this on GPU 0: use the device of its local rank"
+_EARLY = "self.device is the CPU in __init__, so this tensor stays there: use self.register_buffer"
 
 
 class DL001(Rule):
-    """A device is written into code that a trainer places, and every other device breaks it.
+    """A CUDA device is hard-coded, although each rank has a device of its own.
 
-    What goes wrong: the trainer moves modules and batches to the device of each process. A
-    ``.cuda()`` inside of them goes to the *current* CUDA device instead:
+    The rule looks at LightningModules, at modules and metrics in projects with a Lightning trainer,
+    at functions that use Fabric, and, for ``cuda:0`` alone, at functions that start DDP, FSDP or a
+    process group. It is silent where another framework places devices, such as Accelerate, the
+    Hugging Face Trainer, DeepSpeed, Ray Train and LightningLite.
+
+    What goes wrong:
 
         on a CPU or an Apple GPU   AssertionError: Torch not compiled with CUDA enabled
-        in __init__, on 4 GPUs     every rank puts a copy on cuda:0, which runs out of memory
+        in __init__, on 4 GPUs     every rank puts a copy on cuda:0, which may run out of memory
         self.device in __init__    the tensor stays on the CPU when the module moves
 
-    Why: which device a process has is known when the trainer has started, not when the code is
-    written, nor when ``__init__`` runs.
+    Why: the device of a process is known only when the trainer starts, after ``__init__`` has run.
 
-    How to fix: leave the call out, as the trainer moves batches, parameters and buffers. What is
-    made in a step follows ``self.device`` or a tensor, ``.to(x.device)``; a tensor that is kept is
-    a buffer: ``self.register_buffer("sigma", sigma)``. In code for Fabric, ``fabric.device`` is the
-    device; in a program that starts its own processes, ``torch.device("cuda", local_rank)``.
+    How to fix: leave the call out for batches, parameters and buffers, which the trainer moves.
+    Make a new tensor on ``self.device`` or on the device of an input, ``x.device``. Keep a tensor
+    as a buffer: ``self.register_buffer("sigma", sigma)``. With Fabric, use ``fabric.device``. In a
+    program that starts its own processes, use ``torch.device("cuda", local_rank)``.
 
-    When it is silent: a file that names CUDA on more than eight lines, and so is written for it
-    alone, but for its ``__init__``; code under a test of the device (``if x.is_cuda``,
-    ``if use_gpu``); a device that comes from a variable; ``to``, ``cuda`` and ``_apply`` of one's
-    own; modules of projects without a Lightning trainer; LightningLite and loaders with
-    ``move_to_device=False``; ``__init__`` of modules that are no LightningModule. ``cuda:0`` in a
-    program that starts processes is reported only in the function that joins them, outside of tests
-    of the rank.
+    When it is silent:
+
+    - on other devices (``"mps"``, ``"cpu"``), and on devices in local variables or attributes;
+      module-level constants are reported
+    - under a condition on the device, such as ``if x.is_cuda`` or ``if use_gpu``
+    - on CUDA without an index, outside of ``__init__``, in a file with more than eight lines that
+      name CUDA: such a file is written for CUDA alone
+    - in methods named ``to``, ``cuda``, ``cpu`` or ``_apply``
+    - in ``__init__`` of a module that is not a LightningModule
+    - in functions with ``move_to_device=False``
+    - on ``cuda:0`` under a condition on the rank or the world size
     """
 
     name = "hard-coded-device"
+    shown = (
+        "bad_noise_in_training_step",
+        "good_follows_self_device",
+        "bad_submodule_in_init",
+        "bad_all_ranks_on_the_first_gpu",
+        "good_gpu_of_the_local_rank",
+    )
     severity = "warning"
     tokens = ((b"cuda", b"self.device", b".to(0", b"device=0"),)
 

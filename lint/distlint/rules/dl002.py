@@ -16,28 +16,40 @@ _TELLING = (".device", ".cpu()", ".is_cuda", ".cuda(")
 
 
 class DL002(Rule):
-    """A tensor is made on the CPU in a step or ``forward`` and meets tensors of the device there.
+    """A tensor made on the CPU in ``forward`` or a step meets a tensor of the module's device.
 
-    What goes wrong: on a machine without a GPU everything works. With one, the first batch fails:
+    What goes wrong: without a GPU everything works. With one, the first batch fails:
 
         x         cuda:0
         offsets   cpu       <- torch.arange(10)
         RuntimeError: Expected all tensors to be on the same device, but found at least two devices
 
-    Why: functions that make tensors, such as ``torch.zeros(3)``, put them on the CPU unless they
-    are told otherwise. The trainer moves modules and batches, not what is made in between.
+    Why: functions such as ``torch.zeros(3)`` make tensors on the CPU unless they are given a
+    device. Modules and batches are moved to the GPU, tensors made in a step are not.
 
-    How to fix: make the tensor where its partner is: ``torch.zeros(3, device=x.device)``,
-    ``x.new_zeros(3)`` or ``torch.zeros_like(x)``. A tensor that is always the same is better made
-    once, in ``__init__``, as a buffer. ``--fix`` adds the device where the partner has a name.
+    How to fix: make the tensor on the device of the tensor that it meets:
+    ``torch.zeros(3, device=x.device)``, ``x.new_zeros(3)`` or ``torch.zeros_like(x)``. Register a
+    constant tensor in ``__init__`` as a buffer. ``--fix`` adds the device where the other tensor
+    has a name.
 
-    When it is silent: tensors of no dimension, which mix with every device; indices, as in
-    ``x[torch.randperm(n)]``; tensors that are moved before they are used, on one way at least;
-    partners that are on the CPU or not known; files and blocks that set a default device; modules
-    without parameters that never look at a device, as transforms of data sets are.
+    When it is silent:
+
+    - on tensors of zero dimensions, which mix with every device
+    - on indices, as in ``x[torch.randperm(n)]``
+    - on tensors that at least one path moves before they are used
+    - where the other tensor is on the CPU, or its device is not known
+    - in files and ``with`` blocks that set a default device
+    - in modules without parameters and submodules that never name a device, as transforms of data
+      sets
     """
 
     name = "tensor-without-device"
+    shown = (
+        "bad_offsets_added_in_predict",
+        "good_device_of_the_partner",
+        "bad_contrastive_labels",
+        "good_moved_a_line_later",
+    )
     tokens = (
         (b"torch.",),
         (b"def forward", b"_step("),
@@ -71,9 +83,9 @@ class DL002(Rule):
 
     def _tell(self, met: Meeting) -> None:
         source = self.source
-        where, remedy = "meets one on the GPU", "make it with device=x.device, x being that one"
+        where, remedy = "meets one on the GPU", "make it on the same device"
         if met.partner is None:
-            where, remedy = "goes into a layer on the GPU", "make it with the device of an input"
+            where, remedy = "goes into a layer on the GPU", "make it on the device of an input"
         partner = self._partner(met)
         changes = []
         if partner and source.name(met.origin.func) == "torch.from_numpy":
@@ -86,7 +98,7 @@ class DL002(Rule):
             met.origin,
             f"this tensor is made on the CPU and {where}: {remedy}",
             *changes,
-            about=[(met.node, "meets", "here both must be on one device")],
+            about=[(met.node, "meets", "both must be on one device here")],
         )
 
     def _partner(self, met: Meeting) -> str:

@@ -17,9 +17,9 @@ _MOVERS = frozenset({"to", "_apply", "cuda"})
 
 
 class DL003(Rule):
-    """A tensor is kept on a module as a plain attribute and stays on the CPU when the module moves.
+    """A module keeps a tensor as a plain attribute, which stays on the CPU when the module moves.
 
-    What goes wrong: the trainer moves the module to the GPU, and the attribute is forgotten:
+    What goes wrong: the module is on the GPU, and the attribute is not:
 
         self.layer.weight   cuda:0
         self.offsets        cpu       <- self.offsets = torch.arange(10) in __init__
@@ -27,16 +27,26 @@ class DL003(Rule):
 
     Why: ``module.to(device)`` moves parameters, buffers and submodules, and no other attribute.
 
-    How to fix: ``self.register_buffer("offsets", torch.arange(10), persistent=False)``. Without
-    ``persistent=False`` it becomes part of checkpoints, too. ``--fix`` writes it so.
+    How to fix: ``self.register_buffer("offsets", torch.arange(10), persistent=False)``, which
+    ``--fix`` writes. Without ``persistent=False`` the buffer is part of checkpoints.
 
-    When it is silent: tensors of no dimension; tensors that are given a device, are moved where
-    they are used (``self.offsets.to(x.device)``) or are assigned anew in another method; those that
-    serve as an index alone; modules that define ``to``, ``cuda`` or ``_apply``; modules of projects
-    without a Lightning trainer.
+    When it is silent:
+
+    - on tensors of zero dimensions
+    - on tensors that are given a device, are moved where they are used
+      (``self.offsets.to(x.device)``), or are assigned a second time
+    - on tensors that serve as an index alone
+    - in modules that define ``to``, ``cuda`` or ``_apply``
+    - in projects without a Lightning trainer, except in LightningModules
     """
 
     name = "tensor-attribute-not-buffer"
+    shown = (
+        "bad_class_weights",
+        "good_buffer",
+        "bad_frequencies_of_a_layer",
+        "good_moved_where_used",
+    )
     tokens = (
         (b"torch.",),
         (b"__init__",),
@@ -92,7 +102,7 @@ class DL003(Rule):
             assign,
             "this tensor stays on the CPU when the module moves: use self.register_buffer",
             *([change] if self._is_ready(assign) else []),
-            about=[(meets, "meets", "here it meets a tensor on the module's device")],
+            about=[(meets, "meets", "a tensor on the module's device here")],
         )
 
     def _is_ready(self, assign: cst.Assign) -> bool:

@@ -17,33 +17,41 @@ _SAMPLERS = frozenset(
         "torch.utils.data.distributed.DistributedSampler",
     }
 )
-_SAID = "the trainer puts in a sampler itself, and this one fails on one device: leave it out"
+_SAID = "Lightning adds a sampler itself, and this one fails on a single device: remove it"
 
 
 class DL004(Rule):
-    """A ``DistributedSampler`` is made by hand in a loader to which the trainer gives its own.
+    """A loader for Lightning is given a ``DistributedSampler``, which Lightning adds itself.
 
-    What goes wrong: the same module fails on one device, where there is no process group,
+    What goes wrong: on one device there is no process group, and the sampler fails:
 
         ValueError: Default process group has not been initialized, please make sure to call
         init_process_group.
 
-    and what the sampler was not told stays wrong: ``shuffle=True`` is the default of the class, in
-    validation too. One made before the process group is there gives every rank all data.
+    On several devices it also shuffles validation data, as ``shuffle=True`` is its default.
 
-    Why: a Lightning trainer puts a sampler into the loaders of modules and data modules: shuffling
-    for training, in order for evaluation, with as many replicas as there are ranks. It leaves one
-    alone that is there already.
+    Why: on several devices Lightning adds a sampler to every loader. It shuffles training data, and
+    evaluation data only if the loader does. It keeps a ``DistributedSampler`` that is there
+    already.
 
-    How to fix: leave the sampler out and say ``shuffle=True`` or ``shuffle=False`` to the loader.
-    Where the sampler must be one's own, tell the trainer so: ``use_distributed_sampler=False``.
+    How to fix: remove the sampler, and pass ``shuffle=True`` to the training loader. To keep a
+    sampler of your own, pass ``use_distributed_sampler=False`` to the trainer.
 
-    When it is silent: the project says ``use_distributed_sampler=False`` or has no Lightning
-    trainer; samplers of other classes, or with replicas other than the ranks; loaders that are not
-    made by ``*_dataloader`` or a method that it calls; samplers under a switch of one's own.
+    When it is silent:
+
+    - in projects with ``use_distributed_sampler=False``, or without a Lightning trainer
+    - on other samplers, and on a ``num_replicas`` other than the world size
+    - on samplers that neither ``*_dataloader`` nor a method that it calls makes
+    - under a condition on an argument or a setting
     """
 
     name = "manual-distributed-sampler"
+    shown = (
+        "bad_in_the_loader",
+        "good_shuffle_only",
+        "bad_in_order_for_validation",
+        "good_trainer_is_told",
+    )
     severity = "warning"
     tokens = ((b"DistributedSampler",), (b"_dataloader",))
     in_lightning = True

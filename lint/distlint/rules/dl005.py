@@ -45,36 +45,45 @@ _SPAWNS = frozenset(
     }
 )
 _WHOLE = frozenset({"lightning_module", "data_module", "callback", "module"})
-_LOADER = "spawned workers cannot be sent this {} given as {}: use a function of the module"
-_DATA = "spawned workers cannot be sent a data set with this {}: use a method of it instead"
-_SENT = "a strategy that spawns cannot send an object with this {}: use a method instead"
-_OTHER = "another process cannot be sent this {}: use a function of the module"
+_LOADER = "this {0} cannot be pickled for spawned workers: give <name> a module-level {1}"
+_DATA = "a data set with this {0} cannot be pickled for spawned workers: use a module-level {1}"
+_SENT = "an object with this {0} cannot be pickled by the spawning strategy: use a module-level {1}"
+_OTHER = "this {0} cannot be pickled for another process: use a module-level {1}"
 
 
 class DL005(Rule):
-    """A lambda or local function is to be sent to another process, and cannot be pickled for it.
+    """A lambda or local function is sent to another process, and cannot be pickled.
 
-    What goes wrong: on Linux all works as long as processes are forked. On macOS, on Windows, under
-    ``ddp_spawn`` and from Python 3.14 on, also on Linux, no worker starts:
+    What goes wrong: everything works where workers are forked, as on Linux before Python 3.14. On
+    macOS and Windows, with ``ddp_spawn``, and from Python 3.14 on also on Linux, no worker starts:
 
         AttributeError: Can't get local object 'Data.__init__.<locals>.<lambda>'
 
-    Why: what a spawned process is given is pickled, and functions are pickled by their names.
-    Lambdas, functions inside of functions and classes inside of functions have none that the other
-    process could look up.
+    Why: what a spawned process is given is pickled, and pickles hold functions and classes by name.
+    The other process cannot look up the name of a lambda, local function or local class.
 
-    How to fix: write a function at the level of the module, a method, or a class with
-    ``__call__``; give it what it must know by ``functools.partial``. ``operator.itemgetter`` and
-    ``torch.nn.Identity()`` replace many a lambda.
+    How to fix: write a module-level function or class, or a method. Pass it further arguments by
+    ``functools.partial``. ``operator.itemgetter`` and ``torch.nn.Identity()`` replace many lambdas.
 
-    When it is silent: loaders without workers, or with ``multiprocessing_context="fork"``; a
-    project for Linux alone (NCCL by name, SLURM) that never spawns, whose workers are forked;
-    functions that are called at once (sort keys, ``map``); data sets with ``__getstate__``;
-    attributes of modules, data modules and callbacks, unless the project names a strategy that
-    spawns; objects that are no data sets.
+    When it is silent:
+
+    - on loaders without workers, or with ``multiprocessing_context="fork"``
+    - on loaders and data sets of a project for Linux alone (it names NCCL or SLURM) that never
+      spawns
+    - on functions that the same process calls, such as sort keys
+    - on classes with ``__getstate__`` or ``__reduce__``
+    - on attributes of modules, data modules and callbacks in projects without a strategy that
+      spawns, except ``Lambda`` transforms of data modules
+    - on attributes of all other classes that are not data sets
     """
 
     name = "unpicklable"
+    shown = (
+        "bad_collate_lambda",
+        "good_function_of_the_module",
+        "bad_transform_of_a_data_set",
+        "good_no_workers",
+    )
     severity = "warning"
     tokens = (
         (b"lambda", b"  def ", b"\tdef ", b"  class ", b"\tclass "),
@@ -99,7 +108,7 @@ class DL005(Rule):
                 told.add(statement)
                 kind = "class" if is_local_class(self.source, node) else "function"
                 what = "lambda" if isinstance(node, cst.Lambda) else f"local {kind}"
-                self.report(node, said.format(what))
+                self.report(node, said.format(what, kind))
 
     def _find(self, *given: cst.BaseExpression | None) -> Iterator[cst.CSTNode]:
         for each in given:
@@ -113,7 +122,7 @@ class DL005(Rule):
         for loader in filter(_has_workers, self._loaders if not self.facts.forks else ()):
             for name in ("collate_fn", "worker_init_fn"):
                 for node in self._find(keyword(loader, name)):
-                    yield node, _LOADER.format("{}", name)
+                    yield node, _LOADER.replace("<name>", name)
             data = argument(loader, 0, "dataset")
             if isinstance(data, cst.Name):
                 given = reaching(self.source, data).single

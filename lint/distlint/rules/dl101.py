@@ -12,30 +12,40 @@ from distlint.values import values_of
 
 
 class DL101(Rule):
-    """A collective that only some ranks reach: the others never answer, and the job hangs.
+    """Only some ranks reach a collective: it waits for the others, and the job hangs.
 
-    What goes wrong: rank 0 waits in the call for the others, which have gone on to their next
-    collective and wait there for rank 0:
+    What goes wrong: rank 0 waits in the collective for the others, and these wait in their next
+    collective for rank 0:
 
         rank 0   all_gather(x)   … waits for rank 1
         rank 1   (next step)     … waits for rank 0 in the backward pass
 
-    Nothing is printed. After 10 to 30 minutes the time-out of the process group ends the job.
+    Nothing is printed. After 10 to 30 minutes the timeout of the process group ends the job.
 
-    Why: every rank must make the same collectives in the same order. A test of the rank
-    (``is_global_zero``, ``rank == 0``, an early ``return``, ``@rank_zero_only``) lets some ranks
-    into the call and the others past it. ``save_state``, ``trainer.save_checkpoint``, ``compute()``
-    of a metric and ``self.log(…, sync_dist=True)`` are collectives, too.
+    Why: every rank must make the same collectives in the same order. Under a condition on the rank
+    (``is_global_zero``, ``rank == 0``, an early ``return``, ``@rank_zero_only``) only some ranks
+    make the call. ``save_state``, ``trainer.save_checkpoint``, ``compute()`` of a metric and
+    ``self.log(…, sync_dist=True)`` are collectives, too.
 
-    How to fix: make the call on every rank, before the test, and keep under the test what one rank
-    does with the result: print, write, log with ``rank_zero_only=True``.
+    How to fix: make the call on every rank, before the condition. Keep under the condition what one
+    rank does with the result: print, write, log with ``rank_zero_only=True``.
 
-    When it is silent: the same collective is in the other arm, or under the opposite test of that
-    function; the call names a process group; the test asks for the number of ranks; the collective
-    is more than one call away.
+    When it is silent:
+
+    - the other branch, or the opposite condition in the same function, makes the same collective
+    - the call names a process group
+    - the condition is on the world size
+    - the collective is more than one call away
+    - ``compute()`` is of torcheval, or its file names ``sync_on_compute``
     """
 
     name = "collective-under-rank-guard"
+    shown = (
+        "bad_metric_gather",
+        "good_gathered_before",
+        "bad_barrier_after_return",
+        "good_both_arms",
+    )
     tokens = (RANK_TOKENS, COLLECTIVE_TOKENS)
 
     def check(self) -> None:
@@ -77,10 +87,10 @@ class DL101(Rule):
 
     def _tell(self, call: cst.Call, guard: Guard, name: str) -> None:
         who = "only rank 0 reaches" if guard.first else "rank 0 never reaches"
-        where = "outside of this test"
+        where = "outside this condition"
         if isinstance(guard.statement, cst.If | cst.FunctionDef):
             is_if = isinstance(guard.statement, cst.If)
-            where = "before this test" if is_if else "outside of this function"
+            where = "before this condition" if is_if else "outside this function"
         # Writing a checkpoint may also end without the other ranks' part.
         what = "which needs all ranks" if name.startswith(("save", "load")) else "so the ranks hang"
         self.report(
@@ -88,5 +98,5 @@ class DL101(Rule):
             f"{who} this {name}, {what}: call it on every rank, {where}",
             *before_test(self.source, call, guard),
             safe=False,
-            about=[(guard.node, "guard", "only some ranks pass here")],
+            about=[(guard.node, "rank guard", "only some ranks pass here")],
         )

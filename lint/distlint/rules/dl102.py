@@ -21,7 +21,7 @@ _OF_STEP = re.compile(
 
 
 class DL102(Rule):
-    """A monitored name that only rank 0 logs: callbacks of the other ranks do not find it and fail.
+    """Only rank 0 logs a monitored name: callbacks on the other ranks do not find it, and fail.
 
     What goes wrong: ``ModelCheckpoint`` and ``EarlyStopping`` run on every rank, each with the
     values that its own rank has logged:
@@ -29,20 +29,29 @@ class DL102(Rule):
         rank 0   score = 0.71                      … saves, and waits for the others
         rank 1   no metric with the key "score"    … fails, or goes on without saving
 
-    Why: ``self.log`` under a test of the rank (``is_global_zero``, ``@rank_zero_only``) makes an
-    entry on that rank alone. Lightning reads it as if every rank had it.
+    Why: ``self.log`` under a condition on the rank (``is_global_zero``, ``@rank_zero_only``) stores
+    the value on that rank alone. Lightning expects it on every rank.
 
-    How to fix: bring the ranks together first (``self.all_gather``, ``sync_dist=True``), and log
-    the result on every rank, outside of the test; only rank 0 writes it to the logger anyway. For a
-    value that no callback asks for, say ``self.log(…, rank_zero_only=True)``.
+    How to fix: combine the values of all ranks first (``self.all_gather``, ``sync_dist=True``), and
+    log the result on every rank, outside of the condition. Only rank 0 writes it to the logger. If
+    no callback uses the value, pass ``rank_zero_only=True`` to ``self.log``.
 
-    When it is silent: ``rank_zero_only`` is given; the value is one of the step alone
-    (``on_epoch=False``); nothing in code and settings monitors a name, or not this one; the other
-    ranks log in the other arm; loggers and trackers (``self.logger``, ``wandb``).
-    ``sync_dist=True`` under the test is DL101.
+    When it is silent:
+
+    - on logs with ``rank_zero_only=True`` or ``on_epoch=False``
+    - on names that nothing in code and settings monitors
+    - where the other ranks log in the other branch
+    - on loggers and trackers (``self.logger``, ``wandb``)
+    - on ``sync_dist=True`` under the condition, which is DL101
     """
 
     name = "log-under-rank-guard"
+    shown = (
+        "bad_score_of_rank_zero",
+        "good_logged_on_every_rank",
+        "bad_hook_rank_zero_only",
+        "good_another_name_monitored",
+    )
     tokens = (RANK_TOKENS, (b".log(", b".log_dict("))
     in_lightning = True
 
@@ -63,7 +72,7 @@ class DL102(Rule):
         patterns = self._names(call)
         monitored = {name for name in self.facts.monitored if name}
         is_outside = not isinstance(guard.statement, cst.FunctionDef)
-        where = "outside of this test" if is_outside else "outside of this function"
+        where = "outside this condition" if is_outside else "outside this function"
         who = "only rank 0 logs" if guard.first else "rank 0 never logs"
         changes = before_test(self.source, call, guard)
         if any(re.fullmatch(p, name) for p in patterns if p != _ANY for name in monitored):
@@ -78,7 +87,7 @@ class DL102(Rule):
             message,
             *changes,
             safe=False,
-            about=[(guard.node, "test", "only some ranks pass here")],
+            about=[(guard.node, "rank guard", "only some ranks pass here")],
         )
 
     def _is_of_step(self, call: cst.Call) -> bool:

@@ -14,29 +14,40 @@ from distlint.values import values_of
 
 
 class DL109(Rule):
-    """A failure of one rank is caught, and it goes on: the others wait in the collective it missed.
+    """One rank catches an exception and goes on: the others wait in the collective that it missed.
 
-    What goes wrong: a broken sample, or a batch too large for the memory, takes one rank out of a
-    collective or a backward pass in the ``try`` block. The handler hides it:
+    What goes wrong: on rank 2 a broken sample, or a batch too large for its memory, raises in the
+    ``try`` block before the collective:
 
-        rank 0   all_reduce of batch 7         … waits for rank 2
-        rank 2   out of memory, continue       → all_reduce of batch 8: different batches are added
+        rank 0   all_reduce of batch 7       … waits for rank 2
+        rank 2   out of memory, continue     → all_reduce of batch 8: different batches are added
 
-    The numbers are wrong from there on, and the job hangs when rank 2 has no batch left.
+    From then on the numbers are wrong. When rank 2 has no batch left, the job hangs.
 
-    Why: what fails on one rank alone does not fail on the others. They are in the call already, and
-    nothing tells them.
+    Why: an exception on one rank does not reach the others, which are in the collective already.
 
-    How to fix: let the exception end the process, the launcher then stops the others. Or catch it
-    around the local work alone, and let all ranks decide: ``dist.all_reduce(failed)``, then all
+    How to fix: let the exception end the process, and the launcher stops the others. Or catch it
+    around the local work alone, and let all ranks decide by ``dist.all_reduce(failed)`` whether to
     skip.
 
-    When it is silent: the handler raises, exits or takes the process group down; it makes a
-    collective itself; the exception is the same on all ranks (``ImportError``, ``StopIteration``);
-    nothing but the collective is tried, or nothing before it; the call names a process group.
+    When it is silent:
+
+    - the handler exits, destroys the process group, or raises without a branch that continues the
+      loop
+    - the handler makes a collective
+    - the exception is the same on all ranks (``ImportError``, ``StopIteration``)
+    - nothing before the collective works on the rank's own data; a backward pass in a loop does so
+      itself
+    - the call names a process group
     """
 
     name = "swallowed-collective"
+    shown = (
+        "bad_out_of_memory_continue",
+        "good_ranks_decide_together",
+        "bad_gather_in_evaluation",
+        "good_handler_raises",
+    )
     tokens = ((*COLLECTIVE_TOKENS, b"backward", b".step("), (b"except",))
 
     def check(self) -> None:
@@ -66,7 +77,7 @@ class DL109(Rule):
         ]
         for at, call in enumerate(calls):
             if loop is not None and is_backward(source, call) and is_distributed(source):
-                yield call, "backward"
+                yield call, "backward pass"
             name = collective(source, call) or hidden_collective(source, call)
             if name and not names_group(source, call) and self._may_fail(calls[:at], call):
                 yield call, name

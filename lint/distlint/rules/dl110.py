@@ -24,36 +24,50 @@ from distlint.training import (
 )
 
 _FAILS = "a rank that fails here skips backward, and the others hang: let the exception end the job"
-_TOGETHER = "let all ranks decide by one all_reduce"
-
-_ALONE = "only rank 0 leaves this loop, so the others hang: decide on every rank"
+_WAITING = (
+    "a rank that skips this batch leaves the others waiting in backward: "
+    "let all ranks decide by one all_reduce"
+)
+_ALONE = "only rank 0 leaves this loop, so the others hang: broadcast its decision"
 
 
 class DL110(Rule):
     """A rank skips the backward pass because of its own data: the others wait in theirs, and hang.
 
-    What goes wrong: gradients are reduced inside of ``backward()``, so that it is a collective. A
-    rank that leaves out a bad batch makes one fewer:
+    What goes wrong: ``backward()`` reduces gradients over ranks, so it is a collective. A rank that
+    skips a batch makes one fewer:
 
         rank 0   backward of batch 7    … waits for rank 1
         rank 1   NaN, continue          → backward of batch 8: gradients of different batches meet
 
-    At the end, when rank 1 has run out of batches, the others wait for ever.
+    When rank 1 has no batch left, the job hangs.
 
-    Why: whether a loss is NaN, a batch is empty or a file is broken is a question of each rank's
-    own data. In ``training_step`` of Lightning, ``return None`` skips the backward pass in the same
-    way.
+    Why: whether a loss is NaN, a batch is empty or a file is broken differs between ranks. In
+    Lightning, ``return None`` in ``training_step`` skips the backward pass. A loop that rank 0
+    alone leaves skips it, too.
 
     How to fix: let all ranks decide together, ``dist.all_reduce(bad, op=dist.ReduceOp.MAX)``, and
-    all skip. Or skip nobody: ``loss = torch.nan_to_num(loss) * 0.0`` keeps the backward pass and
-    adds nothing. Broken samples are best replaced in the dataset.
+    skip on all. Or skip on none: after the forward pass,
+    ``loss = sum(p.sum() for p in model.parameters()) * 0.0`` gives zero gradients. A NaN loss times
+    0 may give NaN gradients. Replace broken samples in the data set.
 
-    When it is silent: what is tested was reduced, gathered or broadcast before; the test is of
-    settings or the number of the step; the process ends; training in a ``join`` context; nothing in
-    the file says that several devices train.
+    When it is silent:
+
+    - the condition was reduced, gathered or broadcast before
+    - the condition is on a setting or the number of the step
+    - the rank raises or exits instead
+    - the training is in a ``join`` context
+    - the file of a loop names no distributed training
+    - the project of a ``training_step`` does not name several devices
     """
 
     name = "skipped-backward"
+    shown = (
+        "bad_nan_loss_is_skipped",
+        "good_decided_together",
+        "bad_training_step_returns_none",
+        "good_zero_loss_instead",
+    )
     tokens = ((b"backward", b"training_step"), (*DISTRIBUTED_TOKENS, b"training_step"))
     several_devices = True
 
@@ -82,10 +96,7 @@ class DL110(Rule):
             left = any(leaving(source, branch.body, loop))
             is_apart = left and not source.is_within(backward, branch)
             if (is_around or is_apart) and self.tests.is_own(branch.test):
-                yield (
-                    branch,
-                    f"a rank that skips this batch leaves the others in backward: {_TOGETHER}",
-                )
+                yield branch, _WAITING
                 if is_around:
                     return  # the tests inside of it say the same
         for tried in source.below(loop, cst.Try):
@@ -135,7 +146,7 @@ class DL110(Rule):
                 self.report(
                     branch,
                     "a rank that returns None skips backward, and the others hang: "
-                    "return a loss times 0 instead",
+                    "return a zero loss instead",
                 )
         for handler in source.own(method, cst.ExceptHandler):
             if goes_on(source, handler) and self._returns_nothing(handler, method):

@@ -28,11 +28,11 @@ _EVALUATES = re.compile(
 
 
 class DL201(Rule):
-    """A metric that is no mean over examples is averaged over ranks: the number is wrong, silently.
+    """A metric that is not a mean over samples is averaged over ranks: the number is wrong.
 
-    What goes wrong: ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all
-    data for a loss or an accuracy; it is not for F1, precision, recall, AUC, a correlation, a
-    median, RMSE or perplexity:
+    What goes wrong: ``sync_dist=True`` logs the mean of the ranks' values. If ranks have equally
+    many samples, that is right for a loss or an accuracy. It is wrong for F1, precision, recall,
+    AUC, a correlation, a median, RMSE or perplexity:
 
         rank 0   9 of 10 positives found, 1 false alarm    F1 0.90
         rank 1   0 of 1 positives found, 9 false alarms    F1 0.00
@@ -40,22 +40,33 @@ class DL201(Rule):
 
     Early stopping and checkpoints then follow a number that depends on how the data were split.
 
-    Why: such a metric is a ratio, a root or a ranking over all examples. Its denominator differs
-    between ranks, or it compares examples of one rank with those of another. ``all_reduce`` with
-    ``ReduceOp.AVG``, ``accelerator.reduce(x, "mean")`` and ``gather(x).mean()`` do the same.
+    Why: such a metric is a ratio, a root or a ranking over all samples. Its denominator differs
+    between ranks, or it compares samples of different ranks. ``all_reduce`` with ``ReduceOp.AVG``,
+    ``accelerator.reduce(x, "mean")`` and ``gather(x).mean()`` average, too.
 
     How to fix: keep a metric object on ``self`` (such as ``torchmetrics.F1Score``), update it in
-    the step and log the object: it adds up the counts of all ranks. For perplexity, average the
-    loss and take ``exp`` of the mean; for RMSE, average the squared error and take the root.
-    Without metric objects, gather predictions and labels on every rank and compute once.
+    the step and log the object, which adds up the counts of all ranks. For perplexity, average the
+    loss, then take ``exp``. For RMSE, average the squared error, then take the root. Without metric
+    objects, gather predictions and labels on every rank and compute once.
 
-    When it is silent: metric objects and their ``compute()``; values made from gathered or reduced
-    ones; means over scores of single examples; ``average="micro"`` over classes, which is the
-    accuracy; PSNR and SSIM; other reductions (``reduce_fx="max"``); training steps; and every value
-    of which neither what makes it nor its name tells what it is.
+    When it is silent:
+
+    - on metric objects and their ``compute()``
+    - on values made from gathered or reduced ones
+    - on means over scores of single samples
+    - on ``average="micro"`` over classes, which is the accuracy
+    - on PSNR and SSIM
+    - on other reductions (``reduce_fx="max"``), and in training steps
+    - on values that neither their origin nor their name shows to be such a metric
     """
 
     name = "sync-dist-non-averageable"
+    shown = (
+        "bad_sklearn_f1",
+        "good_metric_object",
+        "bad_perplexity_of_a_language_model",
+        "good_gathered_first",
+    )
     tokens = ((b"sync_dist", b"reduce", b"gather"), COLLECTIVE_TOKENS)
 
     def check(self) -> None:
@@ -129,14 +140,14 @@ class DL201(Rule):
         elif name == "a root of a mean":
             remedy = "average the squared error, then take the root"
         elif "quantile" in value.reason:
-            remedy = "gather all values, then compute it once"
+            remedy = "gather all values, compute once"
         elif last(call.func) in ("log", "log_dict"):
-            remedy = "log a metric object of torchmetrics instead"
+            remedy = "log a torchmetrics object instead"
         else:
-            remedy = "gather predictions and labels, compute once"
+            remedy = "gather predictions and labels first"
         if value.reason and value.reason in self.facts.non_averageable.values():
             remedy += f" ({value.reason})"  # as the user has written it down
         shown = name if len(name) <= _LONGEST else "this metric"
-        said = f"the mean over ranks of {shown} is not that of all data: {remedy}"
-        about = [(call, "value", value.reason)] if value.reason else []
+        said = f"the mean over ranks of {shown} is not its value on all data: {remedy}"
+        about = [(call, "reason", value.reason)] if value.reason else []
         self.report(call, said, about=about)

@@ -18,29 +18,33 @@ _OWN = ("share", "loss", "not averageable")
 
 
 class DL202(Rule):
-    """A value of one rank's share of the data is logged in validation or test as that of all data.
+    """Validation or test logs the value of one rank's share of the data as that of all data.
 
-    What goes wrong: every rank evaluates its own part. The logger, the checkpoint and early
-    stopping are given the number of rank 0:
+    What goes wrong: every rank evaluates its own share, and the logger writes the value of rank 0:
 
         rank 0   half of the validation set    loss 0.31   <- logged
         rank 1   the other half                loss 0.87
         all data                               loss 0.59
 
-    Why: ``self.log`` averages over the batches of one rank and leaves the other ranks out, unless
-    ``sync_dist=True`` is given. Ranks that monitor such a value may also disagree when to stop.
+    Why: ``self.log`` averages over the batches of one rank, and over ranks only with
+    ``sync_dist=True``. Checkpoints and early stopping follow the ranks' own values, too.
 
-    How to fix: ``sync_dist=True`` for a loss, an accuracy, or another mean over examples. For F1,
-    AUC, precision and all that is no mean over examples, update a metric object of torchmetrics and
-    log the object. ``--fix`` adds ``sync_dist=True`` to losses.
+    How to fix: ``sync_dist=True`` for a loss, an accuracy or another mean over samples; ``--fix``
+    adds it to losses. For F1, AUC, precision and other metrics that are not means over samples,
+    update a metric object of torchmetrics and log the object.
 
-    When it is silent: nothing tells of several devices, or the trainer is told to leave samplers
-    alone; metric objects, ``compute()`` and calls of metric objects (DL204); gathered and reduced
-    values; ``on_epoch=False``; a ``sync_dist`` that is not written out; logs under a test of the
-    rank (DL102) or with ``rank_zero_only=True`` (DL203).
+    When it is silent:
+
+    - nothing in the project names several devices
+    - the project sets ``use_distributed_sampler=False``
+    - on metric objects, their ``compute()``, and the values of calling them (DL204)
+    - on gathered and reduced values
+    - on ``on_epoch=False``, and on a ``sync_dist`` that is a variable
+    - under a condition on the rank (DL102), and with ``rank_zero_only=True`` (DL203)
     """
 
     name = "eval-log-not-synced"
+    shown = ("bad_validation_loss", "good_synced", "bad_f1_of_scikit_learn", "good_metric_object")
     tokens = ((b".log",), (b"validation_", b"test_"))
     in_lightning = True
     several_devices = True
@@ -67,9 +71,10 @@ class DL202(Rule):
 
     def _tell(self, listed: list[Log]) -> None:
         if any(map(_is_averageable, listed)):
-            said = "only rank 0's share of the data makes this value: average it by sync_dist=True"
+            remedy = "average over ranks by sync_dist=True"
         else:
-            said = "only rank 0's data make this value: update a metric object and log the object"
+            remedy = "update a metric object and log the object"
+        said = f"this value covers rank 0's share of the data alone: {remedy}"
         self.report(listed[0].call, said, *self._synced(listed))
 
     def _synced(self, listed: list[Log]) -> list[Change]:

@@ -9,38 +9,42 @@ from distlint.origins import is_agreed
 from distlint.rules.base import Rule
 from distlint.source import is_true
 
-_ALONE = "this logs rank 0's share of the data alone"
+_ALONE = "this value covers rank 0's share of the data alone"
 _SWITCHED_OFF = (
-    "rank_zero_only=True switches sync_dist=True off, so rank 0 logs its own: drop rank_zero_only"
+    "rank_zero_only=True switches sync_dist off, so rank 0 logs its own value: drop rank_zero_only"
 )
 
 
 class DL203(Rule):
-    """``rank_zero_only=True`` on a value of one rank: rank 0's share is logged as if it were all.
+    """``rank_zero_only=True`` logs the value of rank 0's share of the data as that of all data.
 
-    What goes wrong: the flag only says who logs. It brings nothing together, and it switches
-    ``sync_dist=True`` off: with both, Lightning reduces nothing and logs rank 0's value.
+    What goes wrong: the flag decides which rank logs, and combines nothing:
 
         rank 0   half of the validation set    accuracy 0.91   <- logged
         rank 1   the other half                accuracy 0.74
         all data                               accuracy 0.825
 
-    Why: each rank sees its own part of the data, so a value that is made from a batch differs
-    between ranks. The number that is logged, and the checkpoint that is chosen by it, are those of
-    one part.
+    With both flags Lightning ignores ``sync_dist=True``, and logs the value of rank 0.
 
-    How to fix: drop the flag and pass ``sync_dist=True``, or log a metric object; or bring the
-    value together first, on every rank (``self.all_gather``, ``compute()`` of a metric), and then
-    log it on rank 0.
+    Why: a value that is made from a batch differs between ranks. The logged number, and the
+    checkpoint that it chooses, are those of one share.
 
-    When it is silent: gathered, broadcast and reduced values, metric objects and their
-    ``compute()``; values that are no data of this rank (learning rate, epoch); logs of the training
-    step, unless both flags are set; a log under a test that calls a function, which may choose the
-    rank that holds the value (the last stage of a pipeline); a trainer that is told to leave
-    samplers alone.
+    How to fix: write ``sync_dist=True`` instead, or log a metric object. Or combine the values
+    first, on every rank (``self.all_gather``, ``compute()`` of a metric), and log the result on
+    rank 0.
+
+    When it is silent:
+
+    - on gathered, broadcast and reduced values, metric objects and their ``compute()``
+    - on values that are not made from data (learning rate, epoch)
+    - in training steps, and in projects with ``use_distributed_sampler=False``, unless both flags
+      are set
+    - under a condition that calls a function, which may choose the rank that holds the value (the
+      last stage of a pipeline)
     """
 
     name = "rank-zero-only-not-synced"
+    shown = ("bad_validation_loss", "good_gathered_first", "bad_both_flags", "good_learning_rate")
     tokens = ((b"rank_zero_only",), (b".log",))
     in_lightning = True
 

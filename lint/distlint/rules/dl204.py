@@ -16,26 +16,36 @@ from distlint.values import values_of
 class DL204(Rule):
     """The value of calling a metric object is logged in validation or test, not the object itself.
 
-    What goes wrong: ``self.f1(x, y)`` is the F1 of one batch on one rank. The mean of rank 0's
-    batches is logged; the object, which has counted all batches and ranks, is never asked:
+    What goes wrong: ``self.f1(x, y)`` is the F1 of one batch on one rank. The mean over the batches
+    of rank 0 is logged, not the F1 of all data:
 
         rank 0   batches   1.00  0.50       logged      0.75
         rank 1   batches   0.00  0.20
         all data, from the counts           F1          0.38
 
-    Why: F1 and its like are no means over batches, and ``self.log`` does not know that a tensor
-    came from a metric. An object it computes at the end of the epoch, over all ranks, and resets
-    it.
+    Why: F1 is not a mean over batches, and ``self.log`` cannot know that a tensor came from a
+    metric. A logged object is computed over all ranks at the end of the epoch, and reset.
 
-    How to fix: ``self.f1.update(x, y)``, then ``self.log("f1", self.f1)``. ``--fix`` writes so
-    where this step alone uses the metric.
+    How to fix: ``self.f1.update(x, y)``, then ``self.log("f1", self.f1)``. ``--fix`` writes this
+    where only this step uses the metric.
 
-    When it is silent: nothing tells of several devices; the object itself or its ``compute()`` is
-    logged; the training step; ``dist_sync_on_step=True``; any ``sync_dist`` (DL201 judges that);
-    ``on_epoch=False``; metrics whose class cannot be seen.
+    When it is silent:
+
+    - nothing in the project names several devices
+    - on the object itself and its ``compute()``
+    - in training steps
+    - with ``dist_sync_on_step=True``, ``on_epoch=False`` or ``rank_zero_only=True``
+    - with any ``sync_dist``, which DL201 judges
+    - on metrics that are made in another file
     """
 
     name = "metric-forward-logged"
+    shown = (
+        "bad_f1_in_validation",
+        "good_object_is_logged",
+        "bad_value_in_a_variable",
+        "good_computed_at_the_end",
+    )
     tokens = ((b".log",), (b"validation_", b"test_"))
     in_lightning = True
     several_devices = True

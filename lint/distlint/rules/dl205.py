@@ -13,27 +13,36 @@ from distlint.source import argument, has_spread, is_true, last, object_of
 
 
 class DL205(Rule):
-    """A shuffling ``DistributedSampler`` feeds an evaluation: it repeats examples drawn at random.
+    """A shuffling ``DistributedSampler`` feeds an evaluation: it repeats samples drawn at random.
 
-    What goes wrong: some examples count twice, which ones depends on the seed and the epoch, and
-    the order is not that of the data set:
+    What goes wrong: some samples count twice, and which ones depends on the seed and the epoch:
 
-        5 examples, 2 ranks, 1 miss          accuracy 4/5 = 0.80
-        6 drawn, a hit twice                 accuracy 5/6 = 0.83
-        6 drawn, the miss twice              accuracy 4/6 = 0.67
+        5 samples, 2 ranks, 1 is wrong       accuracy 4/5 = 0.80
+        6 drawn, a right one twice           accuracy 5/6 = 0.83
+        6 drawn, the wrong one twice         accuracy 4/6 = 0.67
 
-    Why: ``DistributedSampler`` gives every rank the same number of examples and repeats some to
-    fill up. ``shuffle=True``, its default, draws which ones these are.
+    Why: ``DistributedSampler`` repeats samples until every rank has equally many. With
+    ``shuffle=True``, its default, it draws which ones.
 
-    How to fix: ``shuffle=False``, so that always the first few are repeated. Where
-    the number must be exact, gather and cut to ``len(dataset)``, or give each rank
+    How to fix: ``shuffle=False`` always repeats the first ones. For an exact number use
+    ``distmetrics.data.exact(loader)``, gather and cut to ``len(dataset)``, or give each rank
     ``range(rank, n, world_size)``.
 
-    When it is silent: ``shuffle`` is written out; nothing names an evaluation; the function around
-    it is called under a test of the rank; results are joined by key, or gathered and cut to length.
+    When it is silent:
+
+    - ``shuffle`` is given, or ``drop_last=True``
+    - nothing names an evaluation
+    - the function that makes the sampler is called under a condition on the rank
+    - results are joined by key, or gathered and cut to length
     """
 
     name = "evaluation-sampler-repeats"
+    shown = (
+        "bad_validation_sampler",
+        "good_does_not_shuffle",
+        "bad_in_evaluate",
+        "good_cut_to_length",
+    )
     tokens = ((b"DistributedSampler",),)
 
     def check(self) -> None:
@@ -45,7 +54,7 @@ class DL205(Rule):
         for call in made:
             self.report(
                 call,
-                "this sampler repeats some examples of the evaluation, drawn at random: "
+                "this sampler repeats samples of the evaluation, drawn at random: "
                 "pass shuffle=False",
             )
 

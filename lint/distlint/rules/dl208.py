@@ -17,23 +17,29 @@ _DEALERS = frozenset({"prepare", "prepare_data_loader", "setup_dataloaders", "fi
 class DL208(Rule):
     """``set_epoch`` of a shuffling ``DistributedSampler`` is never called: each epoch is the same.
 
-    What goes wrong: the model sees the same batches in the same order in each epoch:
+    What goes wrong: each rank sees the same batches in the same order in every epoch:
 
         epoch 0   rank 0 sees 3 7 1, rank 1 sees 0 5 2
-        epoch 1   rank 0 sees 3 7 1, rank 1 sees 0 5 2      never another order, never other batches
+        epoch 1   rank 0 sees 3 7 1, rank 1 sees 0 5 2
 
     Why: the sampler draws its order from its seed and its epoch, and only ``set_epoch`` changes the
     epoch.
 
     How to fix: ``sampler.set_epoch(epoch)`` at the start of every epoch. Lightning and Accelerate
-    do that themselves.
+    call it themselves.
 
-    When it is silent: something in the file calls ``set_epoch``; ``shuffle=False``, or not written
-    out; the loader or its sampler cannot be seen; the loop makes no backward pass; Accelerate,
-    Fabric or a trainer is given the loader; there is one epoch.
+    When it is silent:
+
+    - the loop over epochs, or a function without a loop, calls ``set_epoch``
+    - ``shuffle`` is ``False`` or a variable
+    - the loader or its sampler is not made in the file
+    - there is one epoch, or the loop has no backward pass
+    - a call of ``prepare``, ``setup_dataloaders`` or ``fit`` in the file gives a framework the
+      loader
     """
 
     name = "sampler-without-set-epoch"
+    shown = ("bad_ddp_loop", "good_set_epoch", "bad_trainer_class", "good_accelerate_prepares")
     tokens = ((b"DistributedSampler",), (b"for ",), (b"backward",))
 
     def check(self) -> None:
@@ -99,10 +105,10 @@ class DL208(Rule):
     def _tell(self, epochs: cst.For, loop: cst.For, sampler: cst.Call) -> None:
         self.report(
             epochs,
-            "every epoch has the same order on each rank: "
-            "call sampler.set_epoch(epoch) at its start",
+            "every epoch has the same order: "
+            "call sampler.set_epoch(epoch) at the start of each epoch",
             *self._told(epochs, loop, sampler),
-            about=[(sampler, "sampler", "it shuffles by its epoch")],
+            about=[(sampler, "sampler", "its order depends on the epoch that it is told")],
         )
 
     def _told(self, epochs: cst.For, loop: cst.For, sampler: cst.Call) -> list[Change]:

@@ -15,29 +15,36 @@ _FAMILIES = frozenset({"lightning_module", "fabric", "accelerator", "strategy"})
 
 
 class DL209(Rule):
-    """A reduction of what ``all_gather`` makes of a list: it fails, as a gathered list is a list.
+    """What ``all_gather`` makes of a list is reduced like a tensor: it is a list, and that fails.
 
-    What goes wrong: ``self.all_gather`` gathers every tensor of a collection and returns a
-    collection of the same kind. A list of step outputs becomes a list of tensors of shape
-    ``[world_size, …]``, which ``torch.mean`` does not take:
+    What goes wrong:
 
         torch.mean(self.all_gather(self.outputs))
         TypeError: mean(): argument 'input' (position 1) must be Tensor, not list
 
-    Why: the list is what the ranks keep, one entry a batch. To reduce the entries one after the
-    other is no way out: batches of different sizes make that a mean of means, and ranks with
-    different numbers of batches make different numbers of collectives, so the job hangs.
+    Why: ``self.all_gather`` gathers every tensor of a collection and returns a collection of the
+    same kind. A list of step outputs becomes a list of tensors of shape ``[world_size, …]``.
 
     How to fix: make one tensor of this rank's outputs, then gather:
-    ``self.all_gather(torch.cat(self.outputs))`` for equal lengths; where ranks hold different
-    numbers of examples, gather sums and counts, or use a metric object.
+    ``self.all_gather(torch.cat(self.outputs))``. If ranks have different numbers of samples, gather
+    sums and counts, or use a metric object. Do not gather the entries one by one: ranks with
+    different numbers of batches would hang.
 
-    When it is silent: tensors that are gathered; lists that are put together, before or after
-    (``torch.stack``, ``torch.cat``); ``sum`` and ``max`` of Python; NumPy's functions, which take
-    lists; attributes that are anything but a list somewhere in the class.
+    When it is silent:
+
+    - on gathered tensors
+    - on lists that ``torch.stack`` or ``torch.cat`` joins before or after
+    - on Python's ``sum`` and ``max``, and on NumPy's functions, which take lists
+    - on attributes that the class also sets to anything but a list
     """
 
     name = "mean-of-gathered-list"
+    shown = (
+        "bad_mean_of_step_outputs",
+        "good_stacked_first",
+        "bad_gather_for_metrics",
+        "good_a_tensor",
+    )
     tokens = ((b"gather",), COLLECTIVE_TOKENS)
 
     def check(self) -> None:
@@ -54,7 +61,7 @@ class DL209(Rule):
                 name = last(gather.func)
                 said = (
                     f"{name} of a list gives a list, on which {shown} fails: "
-                    "make one tensor of it (torch.cat) first"
+                    "join the list by torch.cat first"
                 )
                 self.report(call, said, about=[(gather, "gather", "a list is gathered here")])
 

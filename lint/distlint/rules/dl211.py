@@ -12,11 +12,10 @@ from distlint.values import values_of
 
 
 class DL211(Rule):
-    """A metric is updated in a step under data parallel: its counts go to a replica that is lost.
+    """Under data parallel (``dp``) a step updates a metric on a replica, and the counts are lost.
 
     What goes wrong: ``dp`` copies the module to every device for each batch, runs the step on the
-    copies, and drops them. What a copy wrote into its metric is lost, so the metric of the module
-    that is kept has seen nothing:
+    replicas, and drops them. The metric of the module itself has seen nothing:
 
         UserWarning: The ``compute`` method of metric Accuracy was called before the ``update``
         method
@@ -25,15 +24,25 @@ class DL211(Rule):
     replicas.
 
     How to fix: train with ``strategy="ddp"``, where each process has a module of its own and
-    metrics add up their counts. To stay with ``dp``, return predictions and labels from the step
-    and update the metric in ``validation_step_end`` (``training_step_end``, ``test_step_end``),
-    which runs on the module itself.
+    metrics add up the counts of all processes. To stay with ``dp`` (Lightning before 2.0), return
+    predictions and labels from the step and update the metric in ``validation_step_end``
+    (``training_step_end``, ``test_step_end``), which runs on the module itself.
 
-    When it is silent: nothing in the project asks for ``dp``; updates in ``*_step_end`` and in
-    hooks; functions of ``torchmetrics.functional``; metrics that are made elsewhere.
+    When it is silent:
+
+    - nothing in the project asks for ``dp``
+    - on updates in ``*_step_end`` and in hooks
+    - on functions of ``torchmetrics.functional``
+    - on metrics that are made in another file
     """
 
     name = "metric-updated-on-replica"
+    shown = (
+        "bad_updated_in_validation_step",
+        "good_updated_in_step_end",
+        "bad_called_in_training_step",
+        "good_ddp",
+    )
     tokens = ((b"_step",),)
 
     @classmethod
@@ -53,7 +62,7 @@ class DL211(Rule):
                 if self._is_update(call):
                     self.report(
                         call,
-                        "under dp a replica that is thrown away counts here: "
+                        "under dp this updates a replica, which is thrown away: "
                         "use ddp, or update in the *_step_end hook",
                     )
 

@@ -34,27 +34,35 @@ _WHOLE = frozenset({"reduce", "all_reduce", "allreduce", "broadcast"})
 class DL212(Rule):
     """The result of a reduction is thrown away: each rank goes on with its own value.
 
-    What goes wrong: ``accelerator.reduce`` returns the sum of all ranks and leaves its argument as
-    it is. Every rank pays for the call and logs its own number:
+    What goes wrong: ``accelerator.reduce`` returns the sum over ranks, and does not change its
+    argument:
 
         accelerator.reduce(correct, reduction="sum")
         print(correct / seen)                            # 0.68 on rank 0, 0.74 on rank 1
 
-    Why: some reductions change their argument (``torch.distributed.all_reduce``,
-    ``fabric.all_reduce``), others return something new (``accelerator.reduce`` and ``gather``,
-    ``self.all_gather``, ``torch.distributed.nn``, ``hvd.allreduce``). What is reduced in place must
-    have a name: the result of ``dist.all_reduce(loss.mean())`` is lost as well.
+    Why: some collectives change their argument (``torch.distributed.all_reduce``,
+    ``fabric.all_reduce``). Others return a new value (``accelerator.reduce`` and ``gather``,
+    ``self.all_gather``, ``torch.distributed.nn``, ``hvd.allreduce``). A temporary that is changed
+    in place is lost as well: ``dist.all_reduce(loss.mean())``.
 
-    How to fix: give the result a name and use that one,
-    ``correct = accelerator.reduce(correct, reduction="sum")``. Give a tensor that is reduced in
-    place a name before.
+    How to fix: assign the result, ``correct = accelerator.reduce(correct, reduction="sum")``.
+    Assign a temporary to a name before it is reduced in place.
 
-    When it is silent: the result is used in any way, also as ``_ = …``, or is written to a file,
-    ``gather_samples(ids, rows, dst=path)``; what is given is a constant
-    (``torch.zeros(1)``), as for a warm-up or to make ranks wait for each other.
+    When it is silent:
+
+    - the result is used in any way, also as ``_ = …``
+    - ``gather_samples(ids, rows, dst=path)`` writes the result to a file
+    - the argument is a constant (``torch.zeros(1)``), as for a warm-up or to make ranks wait
+    - the call is under a condition on the rank (DL101), or a test expects it to raise
     """
 
     name = "reduction-lost"
+    shown = (
+        "bad_accelerator_reduce",
+        "good_result_is_used",
+        "bad_mean_without_a_name",
+        "good_in_place",
+    )
     tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather", b"broadcast", b"pad_across", b"all_to_all"))
 
     def check(self) -> None:
@@ -75,16 +83,16 @@ class DL212(Rule):
             if self._returns_new(call):
                 self.report(
                     call,
-                    f"{method} returns something new, and here it is lost: assign it to a name"
-                    ", else each rank keeps its own value",
+                    f"{method} returns its result, which is lost here, so each rank keeps its own "
+                    "value: assign the result",
                     *self._kept(call, given, method),
                     safe=False,
                 )
             elif self._changes(call) and _is_temporary(given):
                 self.report(
                     call,
-                    f"{method} changes a tensor that has no name, so the result is lost: "
-                    "name the tensor first, and use it after",
+                    f"{method} changes a temporary tensor, so the result is lost: "
+                    "assign the tensor to a name first",
                 )
 
     def _is_constant(self, given: cst.BaseExpression) -> bool:

@@ -18,25 +18,30 @@ _LONGEST = 36  # characters of a name that a message has room for
 
 
 class DL301(Rule):
-    """A list on the module grows with every step, and nothing ever empties it.
+    """A list on the module grows with every step, and nothing empties it.
 
-    What goes wrong: the second epoch's metric is made of both epochs' outputs, those of the sanity
-    check included, and memory grows until the job is killed:
+    What goes wrong: memory grows until the job is killed, and the metric of an epoch includes the
+    outputs of all epochs before, and of the sanity check:
 
-        epoch 1   accuracy of 10000 examples
-        epoch 2   accuracy of 20000 examples, half of them from the weights of epoch 1
+        epoch 1   accuracy of 10000 samples
+        epoch 2   accuracy of 20000 samples, half of them from the weights of epoch 1
 
-    Why: the list is made once, in ``__init__``, and outlives the epoch. Trainers do not know of it.
+    Why: the list is made once, in ``__init__``, and Lightning does not know of it.
 
-    How to fix: ``self.outputs.clear()`` at the end of ``on_validation_epoch_end``; or a metric
-    object, whose state the trainer resets.
+    How to fix: ``self.outputs.clear()`` at the end of ``on_validation_epoch_end``. Or use a metric
+    object, which Lightning resets when it is logged.
 
-    When it is silent: the class empties the list, assigns it anew, or hands it to a function that
-    might; no ``*_epoch_end`` hook reads it; numbers (``loss.item()``), kept as a history; growth
-    under a test of the list or of the epoch; classes with a base of the project in another file.
+    When it is silent:
+
+    - the class empties the list, assigns it anew, or passes it to a function that may empty it
+    - no ``*_epoch_end`` hook reads the list
+    - on a history of numbers (``loss.item()``)
+    - under a condition on the list or the epoch
+    - in classes with a base class of the project in another file
     """
 
     name = "step-outputs-never-cleared"
+    shown = ("bad_validation_outputs", "good_cleared", "bad_callback", "good_numbers_are_a_history")
     tokens = ((b".append", b".extend", b"+="), (b"_step", b"_batch_"), (b"_epoch_end",))
     in_lightning = True
 
@@ -65,7 +70,7 @@ class DL301(Rule):
                 self.report(
                     node,
                     f"{shown} grows in each {found[1]} step and nothing empties it: "
-                    "clear() it at the epoch's end",
+                    "clear() it at the end of the epoch",
                     *self._cleared(ends, found[1], name),
                 )
 

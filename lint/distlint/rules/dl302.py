@@ -15,22 +15,34 @@ from distlint.source import is_true, self_attribute
 class DL302(Rule):
     """All ranks wait for each other in every training step, for a number that is only logged.
 
-    What goes wrong: the step gets slower with every value that is logged, and with every device:
+    What goes wrong: each value that is logged makes the step slower, and more so on more devices:
 
         10 values logged with sync_dist, 0.2 ms each over the network: 2 ms of a step of 20 ms
 
-    Why: in ``training_step`` values are logged per step by default, and ``sync_dist=True`` reduces
-    each of them over all ranks in each step, whether or not the logger writes it.
+    Why: ``self.log`` in ``training_step`` logs per step by default. ``sync_dist=True`` then reduces
+    each value over all ranks in each step, even if the logger does not write it.
 
     How to fix: ``on_step=False, on_epoch=True`` reduces once, at the end of the epoch. Or leave
     ``sync_dist`` out of ``training_step``: the value of rank 0 shows the trend as well.
 
-    When it is silent: nothing tells of several devices; ``on_step=False``; flags that are not
-    written out; metric objects, which ``sync_dist`` does not touch; logs under a test, such as
-    ``if batch_idx % 100 == 0``; validation and test. Of several logs of a step, the first is told.
+    Of several logs in a step, the first is reported.
+
+    When it is silent:
+
+    - nothing in the project names several devices
+    - with ``on_step=False``, and with flags that are variables
+    - on metric objects, which ``sync_dist`` does not change
+    - under a condition, such as ``if batch_idx % 100 == 0``
+    - in validation and test
     """
 
     name = "sync-dist-every-step"
+    shown = (
+        "bad_loss_of_each_step",
+        "good_of_the_epoch",
+        "bad_several_values",
+        "good_now_and_then",
+    )
     severity = "warning"
     tokens = ((b"sync_dist",), (b"training_step",), (b".log",))
     in_lightning = True

@@ -19,27 +19,36 @@ _LOOPS = cst.For | cst.While
 
 
 class DL304(Rule):
-    """All ranks wait for each other in every training step, only to log a number.
+    """A reduction makes all ranks wait in every training step, only to log a number.
 
-    What goes wrong: a reduction makes every rank wait for the slowest one, and ``item()`` makes
-    Python wait for the device. In each step this costs more than the number is worth:
+    What goes wrong: the reduction waits for the slowest rank, and ``item()`` waits for the device:
 
-        loss = accelerator.gather(loss).mean().item()    # 1 wait for the ranks, 1 for the device
-        wandb.log({"loss": loss})                        # 3 values: 6 waits a step
+        loss = accelerator.gather(loss).mean().item()    # waits for the ranks, and for the device
+        wandb.log({"loss": loss})                        # 3 such values: 6 waits in each step
 
-    Why: between its steps the device has nothing queued, as Python has waited for it.
+    Why: as Python has waited, the device has no work queued when the next step begins.
 
-    How to fix: reduce every n-th step, under a test such as ``if step % 50 == 0``, all values
-    stacked in one tensor. Or log the value of one rank, which shows the trend as well.
-    ``distmetrics.Log`` adds up on the device and combines all ranks, names and steps of a window in
-    one exchange.
+    How to fix: reduce in every n-th step, under ``if step % 50 == 0``, with all values stacked in
+    one tensor. Or log the value of one rank, which shows the trend as well. ``distmetrics.Log``
+    adds up on the device, and combines all ranks, names and steps of a window in one exchange.
 
-    When it is silent: the reduction is under a test, such as that of the step number; its result is
-    compared, returned, kept on ``self``, or given to a function; the loop makes no backward pass.
-    Of several reductions of a step, the first is told. ``self.log(…, sync_dist=True)`` is DL302.
+    Of several reductions in a step, the first is reported.
+
+    When it is silent:
+
+    - the reduction is under a condition, such as one on the step
+    - its result is compared, returned, kept on ``self``, or passed to a function
+    - the loop has no backward pass
+    - on ``self.log(…, sync_dist=True)``, which is DL302
     """
 
     name = "stall-for-logging"
+    shown = (
+        "bad_all_reduce_for_wandb",
+        "good_every_nth_step",
+        "bad_average_of_accumulated_steps",
+        "good_evaluation",
+    )
     severity = "warning"
     tokens = (COLLECTIVE_TOKENS, (b"reduce", b"gather"), (b"backward", b"training_step"))
 

@@ -1,5 +1,5 @@
 from lightning.pytorch import LightningDataModule, Trainer
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 
 class Images(LightningDataModule):
@@ -8,10 +8,6 @@ class Images(LightningDataModule):
 
     def val_dataloader(self):
         return DataLoader(self.val, batch_size=8)
-
-
-def whole(data):
-    return DistributedSampler(data, shuffle=False)
 
 
 trainer = Trainer(max_epochs=3)

@@ -8,7 +8,7 @@ class Captioner(pl.LightningModule):
     def on_validation_epoch_end(self):
         bleu = self.scorer.score(self.captions)
         self.captions.clear()
-        self.log("val/bleu", bleu)  # expect: DL102 log it on every rank, outside of this function
+        self.log("val/bleu", bleu)  # expect: DL102 log it on every rank, outside this function
 
 
 def trainer(gpus):

@@ -11,7 +11,7 @@ class Trainer:
     def epoch(self, loader):
         for inputs, labels in loader:
             loss = self.model(inputs, labels)
-            if math.isfinite(loss.item()):  # expect: DL110 leaves the others in backward
+            if math.isfinite(loss.item()):  # expect: DL110 leaves the others waiting in backward
                 loss.backward()
                 self.optimizer.step()
             self.optimizer.zero_grad()

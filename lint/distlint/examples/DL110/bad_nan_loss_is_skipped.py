@@ -7,7 +7,7 @@ def train(net, loader, optimizer, device):
     for images, targets in loader:
         optimizer.zero_grad()
         loss = model(images.to(device), targets.to(device))
-        if torch.isnan(loss):  # expect: DL110 a rank that skips this batch leaves the others in
+        if torch.isnan(loss):  # expect: DL110 a rank that skips this batch leaves the others
             print("the loss is NaN, skipping this batch")
             continue
         loss.backward()

@@ -11,6 +11,6 @@ class Trainer:
             for part in range(parts):
                 slice_ = {key: batch[key][part::parts] for key in batch}
                 output = self.model(slice_)
-                if output is None:  # expect: DL110 leaves the others in backward
+                if output is None:  # expect: DL110 leaves the others waiting in backward
                     continue
                 self.scaler.scale(output["loss"]).backward()

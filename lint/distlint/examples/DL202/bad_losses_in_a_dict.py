@@ -7,7 +7,7 @@ class Autoencoder(LightningModule):
         recon = self(batch)
         recon_loss = (recon - batch).abs().mean()
         kl_loss = self.encoder.kl(batch).mean()
-        self.log_dict(  # expect: DL202 average it by sync_dist=True
+        self.log_dict(  # expect: DL202 average over ranks by sync_dist=True
             {
                 "val/recon_loss": recon_loss,
                 "val/kl_loss": kl_loss,

@@ -14,7 +14,7 @@ class Regressor(LightningModule):
     def on_validation_epoch_end(self):
         error = torch.stack(self.errors).mean()
         self.errors.clear()
-        self.log("val_mae", error)  # expect: DL202 only rank 0's share of the data makes this value
+        self.log("val_mae", error)  # expect: DL202 this value covers rank 0's share of the data alone
 
 
 Trainer(accelerator="gpu", devices=8, num_nodes=2).fit(Regressor())

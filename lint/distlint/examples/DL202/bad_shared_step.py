@@ -10,7 +10,7 @@ class Segmenter(LightningModule):
     def _shared_step(self, batch, stage):
         image, mask = batch
         loss = self.criterion(self(image), mask)
-        self.log(f"{stage}_loss", loss, on_epoch=True)  # expect: DL202 only rank 0's share of the
+        self.log(f"{stage}_loss", loss, on_epoch=True)  # expect: DL202 rank 0's share of the
         return loss
 
     def training_step(self, batch, batch_idx):

@@ -6,7 +6,7 @@ class Forecaster(LightningModule):
     def validation_step(self, batch, batch_idx):
         history, future = batch
         loss = F.mse_loss(self(history), future)
-        self.log("val_mse", loss, sync_dist=False)  # expect: DL202 only rank 0's share of the data
+        self.log("val_mse", loss, sync_dist=False)  # expect: DL202 rank 0's share of the data
         return loss
 
 

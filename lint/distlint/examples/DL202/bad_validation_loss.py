@@ -10,7 +10,7 @@ class Classifier(LightningModule):
     def validation_step(self, batch, batch_idx):
         images, labels = batch
         loss = F.cross_entropy(self(images), labels)
-        self.log("val_loss", loss, prog_bar=True)  # expect: DL202 average it by sync_dist=True
+        self.log("val_loss", loss, prog_bar=True)  # expect: DL202 average over ranks by sync_dist=True
 
 
 Trainer(devices=4, strategy="ddp").fit(Classifier())

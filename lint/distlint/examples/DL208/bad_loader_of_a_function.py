@@ -9,7 +9,7 @@ def get_loader(dataset, collate, seed):
 
 def main(args, model, dataset, collate, optimizer):
     loader = get_loader(dataset, collate, args.seed)
-    for epoch in range(args.num_epochs):  # expect: DL208 call sampler.set_epoch(epoch) at its start
+    for epoch in range(args.num_epochs):  # expect: DL208 call sampler.set_epoch(epoch) at the start
         for batch in loader:
             model(batch).loss.backward()
             optimizer.step()

@@ -8,7 +8,7 @@ class Runner:
         self.loader = torch.utils.data.DataLoader(dataset, sampler=DistributedSampler(dataset))
 
     def run(self, epochs):
-        for epoch in range(epochs):  # expect: DL208 call sampler.set_epoch(epoch) at its start
+        for epoch in range(epochs):  # expect: DL208 call sampler.set_epoch(epoch) at the start
             self.run_epoch()
 
     def run_epoch(self):

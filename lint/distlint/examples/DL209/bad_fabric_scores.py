@@ -8,4 +8,4 @@ def best(fabric: Fabric, model, loader):
     for batch in loader:
         scores.append(model(batch))
     everything = fabric.all_gather(scores)
-    return torch.max(everything)  # expect: DL209 make one tensor of it (torch.cat) first
+    return torch.max(everything)  # expect: DL209 join the list by torch.cat first

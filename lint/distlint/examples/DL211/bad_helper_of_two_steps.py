@@ -9,7 +9,7 @@ class Tagger(LightningModule):
         self.accuracy = Accuracy(task="binary")
 
     def _evaluate(self, batch):
-        self.accuracy.update(self.net(batch["x"]), batch["y"])  # expect: DL211 under dp a replica
+        self.accuracy.update(self.net(batch["x"]), batch["y"])  # expect: DL211 under dp this updates a replica
 
     def validation_step(self, batch, batch_idx):
         self._evaluate(batch)

@@ -11,7 +11,7 @@ class Forecast(LightningModule):
 
     def validation_step(self, batch, batch_idx):
         guess = self.net(batch["past"])
-        self.errors["val"].update(guess, batch["future"])  # expect: DL211 a replica that is thrown
+        self.errors["val"].update(guess, batch["future"])  # expect: DL211 a replica, which is thrown
 
     def validation_epoch_end(self, outputs):
         self.log("val_mse", self.errors["val"].compute())

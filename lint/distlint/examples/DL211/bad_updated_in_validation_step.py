@@ -10,7 +10,7 @@ class Classifier(LightningModule):
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
-        self.accuracy.update(self.net(x), y)  # expect: DL211 under dp a replica
+        self.accuracy.update(self.net(x), y)  # expect: DL211 under dp this updates a replica
         self.log("val_accuracy", self.accuracy)
 
 

@@ -6,5 +6,5 @@ class Retriever(LightningModule):
     def on_validation_epoch_end(self):
         vectors = torch.cat(self.vectors)
         self.vectors.clear()
-        self.all_gather(vectors)  # expect: DL212 all_gather returns something new
+        self.all_gather(vectors)  # expect: DL212 all_gather returns its result
         self.index.add(vectors)
