@@ -102,18 +102,21 @@ def without_checks(app: Any, function: Any, is_method: bool) -> None:
         function.__annotations__ = get_type_hints(function)
 
 
-def without_lambdas(
+def readable_defaults(
     app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: Any
 ) -> tuple[str | None, Any]:
-    """Write a default that is a function as an ellipsis."""
-    return arguments and re.sub(r"<function [^<>]*(<\w+>)?>", "...", arguments), returns
+    """Write a function as an ellipsis, and ``os.environ`` without the variables of the builder."""
+    if arguments:
+        arguments = re.sub(r"<function [^<>]*(<\w+>)?>", "...", arguments)
+        arguments = re.sub(r"environ\(\{.*\}\)", "os.environ", arguments)
+    return arguments, returns
 
 
 def setup(app: Any) -> None:
     """Have the reference written before anything is read."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-before-process-signature", without_checks)
-    app.connect("autodoc-process-signature", without_lambdas)
+    app.connect("autodoc-process-signature", readable_defaults)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"  # as the docstrings say
