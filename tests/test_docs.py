@@ -73,7 +73,9 @@ def run_console(block: Block, folder: Path, python: Path | None = None) -> None:
         assert done.returncode == int(wanted or 0), f"{command}\n{done.stdout}\n{done.stderr}"
         for text in shown:
             pattern = re.escape(text.strip()).replace("…", ".*") if "…" in text else re.escape(text)
-            assert re.search(pattern, done.stdout), f"{command} does not print what the page shows:\n{text}\n\n{done.stdout}"
+            assert re.search(pattern, done.stdout), (
+                f"{command} does not print what the page shows:\n{text}\n\n{done.stdout}"
+            )
 
 
 def type_in(
