@@ -18,7 +18,7 @@ _METRICS = re.compile(
     r"auc|auroc|auprc|aupr|ap|f1|fbeta|precision|recall|miou|jaccard|pearson|spearman|kendall|pcc"
     r"|srcc|plcc|r2|kappa|qwk|mcc|median|perplexity|ppl"
 )
-# Words of names that tell of a mean over queries or examples, or of something else.
+# Words of names that tell of a mean over queries or samples, or of something else.
 _OTHERS = re.compile(r"loss|losses|k|at|top\d?|time|lr|rouge|sample|instance|@")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d?|\d+|@")
 _LONGEST = 28  # of a name in a message
@@ -28,7 +28,7 @@ _EVALUATES = re.compile(
 
 
 class DL201(Rule):
-    """A metric that is no mean over examples is averaged over ranks: the number is wrong, silently.
+    """A metric that is no mean over samples is averaged over ranks: the number is wrong, silently.
 
     What goes wrong: ``sync_dist=True`` logs the mean of the ranks' values. That is the value of all
     data for a loss or an accuracy; it is not for F1, precision, recall, AUC, a correlation, a
@@ -40,8 +40,8 @@ class DL201(Rule):
 
     Early stopping and checkpoints then follow a number that depends on how the data were split.
 
-    Why: such a metric is a ratio, a root or a ranking over all examples. Its denominator differs
-    between ranks, or it compares examples of one rank with those of another. ``all_reduce`` with
+    Why: such a metric is a ratio, a root or a ranking over all samples. Its denominator differs
+    between ranks, or it compares samples of one rank with those of another. ``all_reduce`` with
     ``ReduceOp.AVG``, ``accelerator.reduce(x, "mean")`` and ``gather(x).mean()`` do the same.
 
     How to fix: keep a metric object on ``self`` (such as ``torchmetrics.F1Score``), update it in
@@ -50,7 +50,7 @@ class DL201(Rule):
     Without metric objects, gather predictions and labels on every rank and compute once.
 
     When it is silent: metric objects and their ``compute()``; values made from gathered or reduced
-    ones; means over scores of single examples; ``average="micro"`` over classes, which is the
+    ones; means over scores of single samples; ``average="micro"`` over classes, which is the
     accuracy; PSNR and SSIM; other reductions (``reduce_fx="max"``); training steps; and every value
     of which neither what makes it nor its name tells what it is.
     """

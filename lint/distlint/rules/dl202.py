@@ -30,8 +30,8 @@ class DL202(Rule):
     Why: ``self.log`` averages over the batches of one rank and leaves the other ranks out, unless
     ``sync_dist=True`` is given. Ranks that monitor such a value may also disagree when to stop.
 
-    How to fix: ``sync_dist=True`` for a loss, an accuracy, or another mean over examples. For F1,
-    AUC, precision and all that is no mean over examples, update a metric object of torchmetrics and
+    How to fix: ``sync_dist=True`` for a loss, an accuracy, or another mean over samples. For F1,
+    AUC, precision and all that is no mean over samples, update a metric object of torchmetrics and
     log the object. ``--fix`` adds ``sync_dist=True`` to losses.
 
     When it is silent: nothing tells of several devices, or the trainer is told to leave samplers
