@@ -1,8 +1,8 @@
 """Every code block of the README and the docs runs: Python blocks page by page, console blocks command by command.
 
 ``<!-- no-run: reason -->`` on the line before a fence leaves a block out; ``<!-- file: name -->`` makes it a file for
-the commands below. A console command that ends in ``# exit N`` must exit with N, every other with 0, and what the page
-shows below a command must be in its output.
+the commands below. A console command that ends in ``# exit N`` must exit with N, every other with 0, and each line that
+the page shows below a command must be in its output, where "…" stands for what the page leaves out.
 """
 
 from __future__ import annotations
@@ -72,7 +72,15 @@ def run_console(block: Block, folder: Path, python: Path | None = None) -> None:
         done = type_in(shlex.split(command), folder, environment, forked=python is None)
         assert done.returncode == int(wanted or 0), f"{command}\n{done.stdout}\n{done.stderr}"
         for text in shown:
-            assert text in done.stdout, f"{command} does not print what the page shows:\n{text}\n\n{done.stdout}"
+            assert is_in(done.stdout, text), f"{command} does not print what the page shows:\n{text}\n\n{done.stdout}"
+
+
+def is_in(output: str, line: str) -> bool:
+    """True if a line that a page shows is in the output; beside a "…", columns may be of another width."""
+    if "…" not in line:
+        return line in output
+    parts = [" +".join(map(re.escape, part.split())) for part in line.split("…")]
+    return bool(re.search(".*".join(parts), output))
 
 
 def type_in(
@@ -146,7 +154,8 @@ def test_the_docs_test_can_fail(tmp_path: Path) -> None:
     assert [(b.line, b.skipped) for b in found] == [(2, False), (7, True), (11, False)]
     with pytest.raises(AssertionError):
         run_python(tmp_path / "page.md", [b for b in found if not b.skipped])
-    run_console(Block(1, "console", f"{CONSOLE}  # exit 3\n12\n", skipped=False), tmp_path)
-    for code in (f"{CONSOLE}\n", f"{CONSOLE}  # exit 3\n13\n"):
+    for shown in ("12", "1…", "…"):
+        run_console(Block(1, "console", f"{CONSOLE}  # exit 3\n{shown}\n", skipped=False), tmp_path)
+    for code in (f"{CONSOLE}\n", f"{CONSOLE}  # exit 3\n13\n", f"{CONSOLE}  # exit 3\n3…\n"):
         with pytest.raises(AssertionError):
             run_console(Block(1, "console", code, skipped=False), tmp_path)

@@ -58,9 +58,10 @@ def SINGLE_IS_SHARDED(runs: Runs) -> None:
     """However the batches are dealt to ranks that all have some, each rank's value after the sync
     is that of one process which was updated with all of them, in rank order.
 
-    It breaks where values are averaged instead of states, where the ranks' shares are not weighted,
-    and where a state that is not a sum is declared ``dist_reduce_fx="sum"``.
-    Keep sums and counts as states, and divide in ``compute``.
+    It breaks where ``update`` keeps data in a plain attribute, which no sync sends; where values
+    are averaged instead of states; where means of shards of different size are not weighted; and
+    where a state that is not a sum is declared ``dist_reduce_fx="sum"``.
+    Declare sums and counts as states by ``add_state``, and divide in ``compute``.
     """
     shards = runs.dense
     single, ranks = runs.single(), runs.settled(shards)
@@ -89,7 +90,7 @@ def RANKS_AGREE(runs: Runs) -> None:
 def EMPTY_RANK_IS_NEUTRAL(runs: Runs) -> None:
     """The last shard of a small validation set is often empty.
 
-    It breaks where a default state is not the neutral element (a 1 that is multiplied in, a mean
+    It breaks where the default of a state changes the merged value (a sum that starts at 1, a mean
     over ranks), and where ``compute`` reads an attribute that only ``update`` sets.
     Choose defaults that add nothing, and set all attributes in ``__init__``.
     """
@@ -208,7 +209,7 @@ def PADDING_REMOVED(runs: Runs) -> None:
     """Opt-in: ``update`` takes ``indices``, the samples' places in the data set, and drops what
     it has seen. torch's ``DistributedSampler`` repeats samples so that all ranks have equally many.
 
-    It breaks where repeated samples count twice. Drop them by their indices.
+    It breaks where repeated samples count twice. Skip indices that ``update`` has seen.
     """
     try:
         others = [padded(runs.pooled, world) for world in (2, 3)]
@@ -232,7 +233,8 @@ def OBSERVATION(runs: Runs) -> None:
     """Logging a running value every hundred steps must not change the epoch's.
 
     It breaks where the state of all ranks stays in the metric after ``compute``, where ``compute``
-    changes a state in place, and where ``update`` keeps a cached value. Let ``compute`` only read.
+    changes a state in place, and where a value is cached that ``update`` does not clear.
+    Let ``compute`` only read.
     """
     shards = runs.dense
     if max(map(len, shards)) < 2:
@@ -271,7 +273,7 @@ def SAME_SEQUENCE(runs: Runs) -> None:
     collective of another rank one day.
 
     It breaks where list states are gathered item by item, and where an ``if`` on local data skips
-    a collective. Concatenate lists first, and let all ranks agree before they skip a call.
+    a collective. Concatenate lists first, and skip a call only if all ranks skip it.
     """
     shards, batches = runs.dense, runs.pooled
     cut_at = len(batches) - len(shards) + 1
@@ -404,7 +406,7 @@ def SHIFT(runs: Runs) -> None:
 def NAN_EVERYWHERE(runs: Runs) -> None:
     """One NaN on one rank must not make that rank alone stop, or pick another checkpoint.
 
-    It breaks where NaN is filtered by a comparison with one rank's value.
+    It breaks where merging drops a rank's NaN (``nansum``, or a comparison such as ``x > best``).
     Filter samples in ``update``, or let NaN into the state.
     """
     *others, last = runs.dense
@@ -432,8 +434,8 @@ def SUBGROUP(runs: Runs) -> None:
     """Tensor-parallel and hybrid jobs sync metrics within a data-parallel group. It is judged of
     distmetrics' sync only: the metric's own takes its group when it is made.
 
-    It breaks where ``compute`` reads the size of the world and not of the group. Count ranks in a
-    state.
+    It breaks where ``compute`` uses the world size instead of the group's size.
+    Count ranks in a state.
     """
     shards = runs.dense
     more = (shards[0], (), *shards[1:])
@@ -454,7 +456,7 @@ def COLLECTION(runs: Runs) -> None:
     """A run logs several metrics, most of them in one sync.
 
     It breaks where metrics share data by mistake: class attributes, a mutable default.
-    Make what a metric holds in ``__init__``.
+    Create all data of a metric in its ``__init__``.
     """
     shards = runs.dense
     runs.same_on_each_rank(subject.beside_another)
@@ -472,8 +474,8 @@ def REPLICA_NEUTRAL(runs: Runs) -> None:
     ``{"dp": 2, "tp": 2, "pp": 2}``. The ranks of a tensor-parallel group hold the same samples,
     which must count once.
 
-    It breaks where a state is not a function of the samples: random numbers, the rank, the time.
-    A layout raises an error then. Compute states from the samples alone.
+    It breaks where a state depends on more than the samples: random numbers, the rank, the time.
+    A sync over a layout then raises an error. Compute states from the samples alone.
     """
     what = "ranks with the same samples"
     for mesh, parts, expected in _meshes(runs, what, lambda mesh: mesh.axes(SAME)):
@@ -506,7 +508,8 @@ def OWNER_ONLY(runs: Runs) -> None:
     """Opt-in, of :data:`LAYOUTS`. All pipeline stages but the last have no loss. What they pass
     must not count, and they get the result.
 
-    It breaks where ``update`` writes to data that ranks share. Keep data in the metric's states.
+    It breaks where ranks share data outside of states, such as a file that ``update`` writes.
+    Keep data in the metric's states.
     """
     for mesh, parts, expected in _meshes(runs, "an owner", lambda mesh: mesh.owned):
         others = tuple(part + part for part in reversed(parts))

@@ -76,7 +76,7 @@ def test_a_library_is_complete(library):
 
 def test_the_page_says_what_the_table_says():
     page = (Path(__file__).parents[2] / "docs/which-tool.md").read_text("utf-8")
-    first, second = page.partition("## Means over examples")[2].partition("\n## Options")[0].split("## Everything else")
+    first, second = page.partition("## Means over samples")[2].partition("\n## Options")[0].split("## Everything else")
     for part, kind in (first, "averageable"), (second, "not averageable"):
         named = metrics_of(part)
         assert len(named) > 100

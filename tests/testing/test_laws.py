@@ -12,10 +12,16 @@ from distmetrics.testing import laws, relative
 
 INTRODUCTION = """# The laws
 
-A metric that gives the number of one process under any sharding keeps these laws. Each law is a constant:
-`no-hang` is `laws.NO_HANG`. A [test](../testing.md) checks all laws that are not opt-in. `laws.NUMERICS`
-are 19 to 21; `laws.LAYOUTS` are 25 to 27, on meshes. Law 10 is for an `update` that takes `indices`, the
-samples' places in the data set.
+A law is a property that a metric must have if its value is to be that of one process, however the data is sharded.
+A [test](../testing.md) checks all laws (`laws.DEFAULT`) but those that are opt-in. Each law is a constant: `no-hang`
+is `laws.NO_HANG`.
+
+| opt-in | laws | for |
+|---|---|---|
+| `laws.WORLD_SIZE` | 9 | values with the same bits on any number of ranks |
+| `laws.PADDING_REMOVED` | 10 | an `update` with an argument `indices`, the positions of its samples in the data set |
+| `laws.NUMERICS` | 19 to 21 | low precision, large counts, large numbers |
+| `laws.LAYOUTS` | 25 to 27 | [meshes](../layouts.md) |
 
 <!-- written from distmetrics/testing/laws.py by python -m tests.testing.test_laws -->
 """

@@ -18,7 +18,7 @@ _METRICS = re.compile(
     r"auc|auroc|auprc|aupr|ap|f1|fbeta|precision|recall|miou|jaccard|pearson|spearman|kendall|pcc"
     r"|srcc|plcc|r2|kappa|qwk|mcc|median|perplexity|ppl"
 )
-# Words of names that tell of a mean over queries or examples, or of something else.
+# Words of names that tell of a mean over queries or samples, or of something else.
 _OTHERS = re.compile(r"loss|losses|k|at|top\d?|time|lr|rouge|sample|instance|@")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d?|\d+|@")
 _LONGEST = 28  # of a name in a message
