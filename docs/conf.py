@@ -30,6 +30,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as written: os.environ, not the variables of the machine that builds the site
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 # Kept here, since the site is built offline: classes and functions, and where they are described.
@@ -79,7 +80,9 @@ def reference_page(module: ModuleType, known: dict[int, str]) -> str:
         elif is_object:
             lines += [f".. autofunction:: {name}", ""]
         elif not inspect.ismodule(value):
-            lines += [f".. py:data:: {name}", f"   :type: {type(value).__name__}", ""]
+            alias = type(value).__module__ == "typing"
+            kind = f"   :value: {value}".replace("typing.", "") if alias else f"   :type: {type(value).__name__}"
+            lines += [f".. py:data:: {name}", kind, ""]
     return "\n".join(lines)
 
 
