@@ -30,7 +30,8 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True  # as written: os.environ, not the variables of the machine that builds the site
+# As written: os.environ, not the variables of the machine that builds the site.
+autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 # Kept here, since the site is built offline: classes and functions, and where they are described.
@@ -47,6 +48,7 @@ html_title = f"distmetrics {release}"
 html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["tables.js"]
 
 HERE = Path(__file__).parent
 
@@ -80,9 +82,10 @@ def reference_page(module: ModuleType, known: dict[int, str]) -> str:
         elif is_object:
             lines += [f".. autofunction:: {name}", ""]
         elif not inspect.ismodule(value):
-            alias = type(value).__module__ == "typing"
-            kind = f"   :value: {value}".replace("typing.", "") if alias else f"   :type: {type(value).__name__}"
-            lines += [f".. py:data:: {name}", kind, ""]
+            kind = f":type: {type(value).__name__}"
+            if type(value).__module__ == "typing":
+                kind = f":value: {value}".replace("typing.", "")
+            lines += [f".. py:data:: {name}", f"   {kind}", ""]
     return "\n".join(lines)
 
 

@@ -1,0 +1,16 @@
+/* A table that does not fit, or is cramped, is marked: on a phone its rows are shown as lists. */
+function markWideTables() {
+  for (const table of document.querySelectorAll("table.docutils")) {
+    const columns = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+    for (const cell of table.querySelectorAll("tbody td")) {
+      cell.dataset.column = columns[cell.cellIndex];
+    }
+    table.classList.remove("wide");
+    const box = table.parentElement;
+    const tall = [...table.rows].some((row) => row.offsetHeight > 100);
+    table.classList.toggle("wide", box.scrollWidth > box.clientWidth || (tall && columns.length > 2));
+  }
+}
+
+addEventListener("DOMContentLoaded", markWideTables);
+addEventListener("resize", markWideTables);
