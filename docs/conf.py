@@ -48,7 +48,7 @@ html_title = f"distmetrics {release}"
 html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = ["tables.js"]
+html_js_files = ["site.js"]
 
 HERE = Path(__file__).parent
 

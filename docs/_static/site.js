@@ -14,3 +14,13 @@ function markWideTables() {
 
 addEventListener("DOMContentLoaded", markWideTables);
 addEventListener("resize", markWideTables);
+
+/* On a phone, the page's contents cover it: a chosen section shuts them. */
+addEventListener("hashchange", () => {
+  document.getElementById("__toc").checked = false;
+});
+
+/* Browsers let no file read another one: opened from files, the search shows titles alone. */
+if (location.protocol === "file:") {
+  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+}
