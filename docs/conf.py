@@ -47,6 +47,7 @@ html_title = f"distmetrics {release}"
 html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 
 HERE = Path(__file__).parent
 
@@ -80,7 +81,10 @@ def reference_page(module: ModuleType, known: dict[int, str]) -> str:
         elif is_object:
             lines += [f".. autofunction:: {name}", ""]
         elif not inspect.ismodule(value):
-            lines += [f".. py:data:: {name}", f"   :type: {type(value).__name__}", ""]
+            kind = f":type: {type(value).__name__}"
+            if type(value).__module__ == "typing":
+                kind = f":value: {value}".replace("typing.", "")
+            lines += [f".. py:data:: {name}", f"   {kind}", ""]
     return "\n".join(lines)
 
 

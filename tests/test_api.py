@@ -50,7 +50,8 @@ def first_line(value: object) -> str:
     if isinstance(value, str | int | float | tuple | dict | list | type(None)):
         return ""
     text = (inspect.getdoc(value) or "").partition("\n")[0]
-    return re.sub(r":\w+:`~?([^`]*)`", r"``\1``", text).replace("``", "`")
+    text = re.sub(r":\w+:`~?([^`]*)`", r"``\1``", text).replace("``", "`")
+    return text.replace("|", r"\|")  # a bar would end the cell of the table
 
 
 def page() -> str:
