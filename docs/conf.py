@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import pkgutil
-import re
 from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from pathlib import Path
