@@ -1,16 +1,19 @@
 """The site: ``make docs`` builds it, offline; a warning is an error."""
 
+import functools
 import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version as version_of
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
 from sphinx.domains.python import PyObject
+from sphinx.pycode import ModuleAnalyzer
 
 import distmetrics
 
@@ -30,6 +33,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as in the code: a value may be long, such as all of os.environ
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 # Kept here, since the site is built offline: classes and functions, and where they are described.
@@ -59,13 +63,64 @@ def public_modules() -> Iterator[ModuleType]:
             yield importlib.import_module(found.name)
 
 
+@functools.cache
+def public_classes() -> frozenset[type]:
+    """Return the classes that have an entry."""
+    offered = [getattr(m, name) for m in (distmetrics, *public_modules()) for name in m.__all__]
+    return frozenset(value for value in offered if inspect.isclass(value))
+
+
+def class_lines(name: str, value: type) -> list[str]:
+    """Return the directive of a class; it lists what bases without an entry of their own add."""
+    kind = "exception" if issubclass(value, BaseException) else "class"
+    public = public_classes()
+    known = [base for base in value.__mro__[1:] if base in public]
+    names = [*vars(value)]
+    for base in value.__mro__[1:]:
+        if base.__module__.startswith("distmetrics") and base not in public:
+            names += [each for each in vars(base) if not any(hasattr(one, each) for one in known)]
+    # A hook that is not overridden does nothing, under its own name.
+    shown = [each for each in dict.fromkeys(names) if is_shown(each, getattr(value, each, None))]
+    lines = [f".. auto{kind}:: {name}"]
+    lines += [f"   :members: {', '.join(shown)}"] if shown else []
+    return [*lines, *(["   :show-inheritance:"] if known else []), ""]
+
+
+def is_shown(name: str, value: Any) -> bool:
+    """True for a member that users may need: documented, public, and no field of a tuple."""
+    text = getattr(value, "__doc__", None) or ""
+    own = getattr(value, "__name__", name)
+    of_a_tuple = text.startswith("Alias for field number")
+    is_plain = isinstance(value, str | int | float | tuple | dict | list | frozenset)
+    return not (name[0] == "_" or own[0] == "_" or of_a_tuple or is_plain or not text)
+
+
+def comment_on(name: str, value: Any) -> Iterable[str]:
+    """Return the ``#:`` comment above the place where a value is set."""
+    for module in [*sys.modules.values()]:
+        if module.__name__.startswith("distmetrics") and vars(module).get(name) is value:
+            comments = ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
+            if ("", name) in comments:
+                return comments["", name]
+    return []
+
+
+def data_lines(name: str, value: Any) -> list[str]:
+    """Return the directive of a value."""
+    is_type = hasattr(value, "__origin__")
+    about = f"   :value: {value}".replace("typing.", "") if is_type else ""
+    about = about or f"   :type: {type(value).__name__}"
+    text = [f"   {line}" for line in comment_on(name, value)]
+    return [f".. py:data:: {name}", about, "", *text, ""]
+
+
 def reference_page(module: ModuleType, known: dict[int, str]) -> str:
     """Return the page of a module: each name in full where it comes first, else a link."""
     title = module.__name__.replace(".", ".\u200b")  # where a narrow column may break it
     if module is distmetrics:
         title += " (top level)"  # the start page is called distmetrics
-    lines = [title, "=" * len(title), "", inspect.getdoc(module) or "", ""]
-    lines += [f".. currentmodule:: {module.__name__}", ""]
+    lines = [title, "=" * len(title), "", f".. py:module:: {module.__name__}", ""]
+    lines += [inspect.getdoc(module) or "", ""]
     for name in module.__all__:
         value = getattr(module, name)
         is_object = inspect.isclass(value) or inspect.isfunction(value)
@@ -75,11 +130,11 @@ def reference_page(module: ModuleType, known: dict[int, str]) -> str:
         if is_object:
             known[id(value)] = f"{module.__name__}.{name}"
         if inspect.isclass(value):
-            lines += [f".. autoclass:: {name}", "   :members:", ""]
+            lines += class_lines(name, value)
         elif is_object:
             lines += [f".. autofunction:: {name}", ""]
         elif not inspect.ismodule(value):
-            lines += [f".. py:data:: {name}", f"   :type: {type(value).__name__}", ""]
+            lines += data_lines(name, value)
     return "\n".join(lines)
 
 
@@ -102,18 +157,27 @@ def without_checks(app: Any, function: Any, is_method: bool) -> None:
         function.__annotations__ = get_type_hints(function)
 
 
-def without_lambdas(
+def readable(
     app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: Any
 ) -> tuple[str | None, Any]:
-    """Write a default that is a function as an ellipsis."""
-    return arguments and re.sub(r"<function [^<>]*(<\w+>)?>", "...", arguments), returns
+    """Leave out of a signature what nobody types: a default that is made, an error's arguments."""
+    if what == "exception" and arguments and "__init__" not in vars(value):
+        return "", None
+    arguments = arguments and arguments.replace(", **unknown: ~typing.Any", "")
+    return arguments and re.sub(r"<factory>|lambda [^,)]*", "...", arguments), returns
+
+
+def public_bases(app: Any, name: str, value: Any, options: Any, bases: list[Any]) -> None:
+    """Name the nearest base that has an entry."""
+    bases[:] = [base for base in value.__mro__[1:] if base in public_classes()][:1]
 
 
 def setup(app: Any) -> None:
     """Have the reference written before anything is read."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-before-process-signature", without_checks)
-    app.connect("autodoc-process-signature", without_lambdas)
+    app.connect("autodoc-process-signature", readable)
+    app.connect("autodoc-process-bases", public_bases)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"  # as the docstrings say
