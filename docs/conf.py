@@ -92,7 +92,8 @@ def is_shown(name: str, value: Any) -> bool:
     own = getattr(value, "__name__", name)
     of_a_tuple = text.startswith("Alias for field number")
     is_plain = isinstance(value, str | int | float | tuple | dict | list | frozenset)
-    return not (name[0] == "_" or own[0] == "_" or of_a_tuple or is_plain or not text)
+    is_private = name != "__call__" and "_" in (name[0], own[0])
+    return not (is_private or of_a_tuple or is_plain or not text)
 
 
 def comment_on(name: str, value: Any) -> Iterable[str]:
@@ -163,7 +164,7 @@ def readable(
     """Leave out of a signature what nobody types: a default that is made, an error's arguments."""
     if what == "exception" and arguments and "__init__" not in vars(value):
         return "", None
-    arguments = arguments and arguments.replace(", **unknown: ~typing.Any", "")
+    arguments = arguments and re.sub(r", \*\*unknown: [~.\w]+", "", arguments)
     return arguments and re.sub(r"<factory>|lambda [^,)]*", "...", arguments), returns
 
 

@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,15 +42,30 @@ PUBLIC = (
 )
 INTRODUCTION = """# What you import
 
-Every module that users import from, and every name in it. All else is internal and may change in any release.
+Every module that users import from, and every name in it, with one line on each. All else is internal and may change in
+any release.
+
+- To find a name, search this page.
+- For its arguments, result, errors and an example, read its docstring, such as `help(distmetrics.mean)`, or its entry
+  under "API" in the site that `make docs` builds.
+- To solve a task, begin at the [start page](index.md).
 """
 
 
-def first_line(value: object) -> str:
-    """Return the first line of a docstring of the value's own; plain values have none."""
-    if isinstance(value, str | int | float | tuple | dict | list | type(None)):
-        return ""
-    text = (inspect.getdoc(value) or "").partition("\n")[0]
+def comment_on(name: str, value: object) -> str:
+    """Return the ``#:`` comment above the place where a value is set."""
+    for module in [*sys.modules.values()]:
+        is_there = module.__name__.startswith("distmetrics") and vars(module).get(name) is value
+        source = inspect.getsource(module) if is_there else ""
+        if found := re.search(rf"((?:^#: .*\n)+){name}\b", source, re.M):
+            return found[1].replace("#: ", " ").replace("\n", "").strip()
+    return ""
+
+
+def first_line(value: object, name: str = "") -> str:
+    """Return the first line of a docstring, or the comment on a value that can have none."""
+    has_own = inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)
+    text = (inspect.getdoc(value) or "").partition("\n")[0] if has_own else comment_on(name, value)
     return re.sub(r":\w+:`~?([^`]*)`", r"``\1``", text).replace("``", "`")
 
 
@@ -58,7 +74,8 @@ def page() -> str:
     parts = [INTRODUCTION]
     for name in PUBLIC:
         module = importlib.import_module(name)
-        rows = [f"| `{each}` | {first_line(getattr(module, each))} |" for each in module.__all__ if each[0] != "_"]
+        offered = {each: getattr(module, each) for each in module.__all__ if each[0] != "_"}
+        rows = [f"| `{each}` | {first_line(value, each)} |" for each, value in offered.items()]
         parts.append("\n".join([f"## `{name}`\n\n{first_line(module)}\n", "| name | |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
 

@@ -177,10 +177,10 @@ class EarlyStopping(MonitorCallback):
 class ModelCheckpoint(MonitorCallback):
     """Save a checkpoint after each epoch that is among the best, and drop those that no longer are.
 
-    With ``val_check_interval`` it is after each validation, with ``every_n_train_steps`` after so
+    With ``val_check_interval`` it saves after validations, with ``every_n_train_steps`` after so
     many steps.
 
-    Acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a
+    It acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a
     file with a checkpoint's name is whole. All ranks go on when it is there.
 
     Args:

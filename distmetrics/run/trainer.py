@@ -222,7 +222,7 @@ class Trainer(RunContext):
                 and standard output is a terminal.
 
         Returns:
-            a dict of what was logged for each loader: the numbers of one process, on every rank.
+            a dict of what was logged for each loader, the numbers of one process on every rank.
 
         Raises:
             ConfigurationError: as for :meth:`fit`.

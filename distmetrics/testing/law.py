@@ -341,7 +341,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """A set of laws, made with ``|`` and ``-``; an iterable of its laws, in their order.
+    """A set of laws, in their order, and what counts as equal; operators of sets combine them.
 
     Attributes:
         chosen: the laws.

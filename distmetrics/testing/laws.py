@@ -608,7 +608,7 @@ ALL = Laws(frozenset(value for value in _values if isinstance(value, Law)))
 NUMERICS = LOW_PRECISION | LARGE_COUNTS | SHIFT
 #: Laws of layouts, which ``check_metric`` judges where it is given some.
 LAYOUTS = REPLICA_NEUTRAL | AXIS_ORDER | OWNER_ONLY
-#: The law that the number of ranks does not matter.
+#: The law ``WORLD_SIZE``: the value has the same bits for 1, 2, 3, 5 and 8 ranks.
 EXACT = Laws.of(WORLD_SIZE)
 #: The laws that are judged by default: all but those of the other sets and ``PADDING_REMOVED``.
 DEFAULT = ALL - NUMERICS - LAYOUTS - EXACT - PADDING_REMOVED
