@@ -88,9 +88,9 @@ def gather_samples(
         name: shown in errors.
 
     Returns:
-        a named tuple ``(ids, tree, dropped)``: ascending ids, int64 on the CPU or strings; the
-        samples in their order, None if they are in a file; the number of repeats left out. Lists
-        come as sequences that make their items when they are read, and that equal a list.
+        a named tuple ``(ids, tree, dropped)`` of ascending ids, int64 on the CPU or strings; the
+        samples in their order, None if they are in a file; and the number of repeats left out.
+        Lists come as sequences that make their items when they are read, and that equal a list.
 
     Raises:
         InputError: expected ids are missing, or others came; an id came twice with different

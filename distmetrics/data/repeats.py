@@ -46,9 +46,9 @@ def check(loader: Any) -> Repeats:
         loader: the loader of one rank.
 
     Returns:
-        a named tuple ``(dealt, repeated, world_size, is_drawn, batches)``: numbers of samples, the
-        second those that some rank has got already; number of ranks; whether the order is random;
-        batches of each rank. All are 0 or False where it is not known.
+        a named tuple ``(dealt, repeated, world_size, is_drawn, batches)`` of the number of samples,
+        the number of those that are repeats, the number of ranks, whether the order is random, and
+        the number of batches of each rank; all 0 or False where it is not known.
 
     >>> from torch.utils.data import DataLoader, DistributedSampler
     >>> sampler = DistributedSampler(range(597), num_replicas=2, rank=0, shuffle=False)

@@ -59,8 +59,8 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     Args:
         mesh: a ``DeviceMesh`` whose dimensions have names, or sizes by name, such as
             ``{"dp": 4, "tp": 2}``, which number the ranks of ``comm`` row by row.
-        comm: of the ranks of the mesh; default the current communicator. Making a layout is a
-            collective: every rank of it must.
+        comm: the ranks of the mesh; default the current communicator. All of them must make the
+            layout, which is a collective.
         same: how ranks with the role "same" are compared: "exact", what they send, bit for bit; or
             "close", their results, which may differ in rounding, and all ranks get the first one's.
         roles: one for each axis.
@@ -133,16 +133,16 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     ) -> layout:
         """Return the layout of a mesh that a job has already, by the usual names of its axes.
 
-        ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``cp``, ``sp`` and ``ep`` hold other
-        samples, ``tp`` the same ones, and of ``pp`` the last stage has values.
+        Along ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``replicate``, ``shard``, ``cp``,
+        ``sp`` and ``ep`` ranks hold other samples, along ``tp`` the same ones, and of ``pp`` the
+        last stage has values. Errors are those of :class:`layout`.
 
         Args:
             source: an ``Accelerator`` with a ``parallelism_config``, a ``DeviceMesh``, sizes by
                 name, or "megatron", whose ``parallel_state`` is read if it is loaded.
             comm: as for :class:`layout`.
             same: as for :class:`layout`.
-            roles: of axes with other names, or with another role here. Errors are those of
-                :class:`layout`.
+            roles: of axes with other names, or with another role here.
 
         >>> run(4, lambda comm: str(layout.of({"dp": 2, "tp": 2}, comm=comm).mesh))[0]
         'dp 2 shard, tp 2 same'

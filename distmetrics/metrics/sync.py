@@ -242,8 +242,8 @@ def sync_async(
         name: shown in errors.
 
     Returns:
-        a handle: ``wait()`` waits for the end; ``result()`` also returns the values, or raises what
-        :func:`~distmetrics.sync_and_compute` raises.
+        a handle, whose ``wait()`` waits for the end, and whose ``result()`` also returns the values
+        or raises what :func:`~distmetrics.sync_and_compute` raises.
 
     >>> from torchmetrics import MeanMetric
     >>> def score(comm):

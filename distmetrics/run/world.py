@@ -176,7 +176,7 @@ class RunnerWorld:
         return received
 
     def sync_and_compute(self, metrics: Any, *, allow_pickle: bool = False) -> Any:
-        """Return values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
+        """Compute metrics over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
         comm = self._shards("sync_and_compute")
         return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm)
 
