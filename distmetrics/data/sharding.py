@@ -229,7 +229,7 @@ class EvaluationSampler(RankSampler):
         return batches(count - count % self.multiple_of, self.batch_size, self.world_size, rank)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of steps with samples of this rank, the shortest and the longest."""
+        """Return numbers of steps with samples: this rank's, the fewest and the most of a rank."""
         count = len(self.source)
         # The first rank or the last has the fewest, or the most.
         own, *ends = (len(self.steps(count, r)) for r in (self.rank, 0, self.world_size - 1))
