@@ -150,8 +150,12 @@ class Attachment:
     """What :func:`attach` has put on a trainer.
 
     Attributes:
-        metrics: the metrics, as they were passed.
+        metrics: as for :func:`attach`.
         named: the metrics by the names under which they are logged.
+        update: as for :func:`attach`.
+        weight: as for :func:`attach`.
+        dealt: as for :func:`attach`.
+        equal_batches: as for :func:`attach`.
 
     >>> import tempfile
     >>> from transformers import Trainer, TrainingArguments

@@ -246,7 +246,7 @@ def _numbers(value: Any) -> str:
 
 
 def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Shards:
-    """Deal batch i to rank ``ranks[i]``; return the batches of each rank.
+    """Deal batch i to rank ``ranks[i]`` of ``world_size``; return the batches of each rank.
 
     >>> deal("abc", [0, 2, 0], 3)
     (('a', 'c'), (), ('b',))
@@ -274,10 +274,10 @@ def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
 
 
 def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Shards]:
-    """Return the partitions that are always tried, as Apache Beam's tests of combiners have them.
+    """Return the partitions of batches that are always tried, as in Apache Beam's combiner tests.
 
-    They are, by name: in turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares
-    that double from rank to rank; all on the first rank; all on the last one.
+    They are, by name: in turn and in runs over each of ``world_sizes``; 1, 2, n/2 and √n ranks;
+    shares that double from rank to rank; all on the first rank; all on the last one.
 
     >>> found = shapes("abc", [2])
     >>> found["in turn, 2 ranks"], found["all on the last of 2"]
@@ -425,6 +425,10 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
     """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
 
     Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
+
+    Args:
+        batches: a list of what ``update`` is called with.
+        worlds: numbers of ranks.
 
     >>> from hypothesis import find
     >>> find(partitions([(["a", "b"],)], [2]), all)
