@@ -1,5 +1,12 @@
 """Metrics of distributed PyTorch jobs that are right, fast, and never hang.
 
+Every rank must make each collective call, in the same order. If a rank waits elsewhere, has
+returned, failed or ended, the call raises :class:`DivergedError` or :class:`PeerLostError` on the
+others. If ranks disagree on a call, all raise :class:`MismatchError`.
+
+The examples of all modules use ``torch``, the names below, and ``run`` and ``outcomes`` of
+:mod:`distmetrics.testing`: ``run(2, f)`` calls ``f(comm)`` on two ranks, which are threads.
+
 >>> import torch
 >>> from distmetrics import all_gather
 >>> from distmetrics.testing import run

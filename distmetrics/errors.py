@@ -10,12 +10,13 @@
         ├── PeerLostError           a rank raised, exited or was killed while others needed it
         ├── StateError              a metric's state cannot be read or synced
         ├── LawViolation            a metric breaks a law of the testing kit
-        ├── InputError (ValueError)
-        │   └── InputTypeError (TypeError)   a value that no rank can send
+        ├── InputError (ValueError)         a value that makes no sense
+        │   └── InputTypeError (TypeError)   a value of the wrong type
         ├── ConfigurationError (ValueError)  flags, environment or set-up contradict each other
         └── MissingDependencyError (ImportError)
 
-A text has one shape: what is wrong; a line a rank; what became of the data; why; what to do.
+A text has these parts: what is wrong; a line for each rank; what became of the data; the likely
+cause; what to do.
 """
 
 from __future__ import annotations
@@ -65,10 +66,9 @@ class Ranks(tuple[int, ...]):
 
 
 class DistmetricsError(Exception):
-    """Base of all errors of distmetrics: values, of which :func:`compose` makes the text.
+    """Base of all errors of distmetrics: its attributes are the parts of the text.
 
     Attributes:
-        what: what is wrong, in the user's terms; made of texts and :class:`Ranks`.
         per_rank: what each rank did, by rank; {} where the error is not about several ranks.
         notes: what became of data and state.
         likely: the likely cause, or "".
@@ -76,9 +76,7 @@ class DistmetricsError(Exception):
         code: stable short name of the kind, for logs and searches.
         rank: the rank on which this copy was raised, or None outside a world.
         peers: the ranks that the error is about.
-        site: the place in the user's code where this rank was.
-        is_of_job: whether ranks have the job's numbers, and not those of a communicator.
-        compared: the text with a communicator's numbers, "" where it had none.
+        site: the :class:`~distmetrics.errors.Site` in the user's code where this rank was, or None.
 
     >>> error = DistmetricsError("no data", likely="an empty shard.", do="look at the sampler.")
     >>> print(error)
@@ -88,8 +86,8 @@ class DistmetricsError(Exception):
     """
 
     code: ClassVar[str] = "error"
-    is_of_job = False
-    compared = ""
+    is_of_job = False  # whether ranks have the job's numbers, and not those of a communicator
+    compared = ""  # the text with a communicator's numbers
 
     def __init__(
         self,
@@ -119,7 +117,7 @@ class DistmetricsError(Exception):
         return "".join(map(str, self._parts))
 
     def call_ranks(self, numbers: Sequence[int]) -> None:
-        """Give a communicator's ranks their numbers in the job, once."""
+        """Replace the communicator's numbers of ranks by the job's; later calls do nothing."""
         if self.is_of_job:
             return
         self.is_of_job = True
@@ -153,7 +151,7 @@ class MismatchError(DistmetricsError):
 
 
 class LayoutError(MismatchError):
-    """Ranks do not hold what a layout says, the same samples, say; raised on every rank of it.
+    """Ranks do not hold what a layout says, such as the same samples; raised on every rank of it.
 
     >>> def loss(comm):
     ...     ranks = layout({"tp": 2}, comm=comm, tp="same")
@@ -202,7 +200,7 @@ class StateError(DistmetricsError):
 class LawViolation(DistmetricsError, AssertionError):  # noqa: N818  (a law is violated, not an error)
     """A metric breaks a law of the testing kit.
 
-    It is an ``AssertionError``, too.
+    It is also an ``AssertionError``.
 
     >>> from distmetrics.testing import laws
     >>> from torchmetrics.aggregation import RunningMean
@@ -216,7 +214,9 @@ class LawViolation(DistmetricsError, AssertionError):  # noqa: N818  (a law is v
 
 
 class InputError(DistmetricsError, ValueError):
-    """A value that makes no sense here, such as a negative weight; raised on every rank.
+    """A value that makes no sense, such as a negative weight; a collective raises on every rank.
+
+    It is also a ``ValueError``.
 
     >>> mean(1.0, weight=-1)
     Traceback (most recent call last):
@@ -227,7 +227,9 @@ class InputError(DistmetricsError, ValueError):
 
 
 class InputTypeError(InputError, TypeError):
-    """A value of a type that cannot be sent, such as a string; raised on every rank.
+    """A value of the wrong type, such as a string to be summed; a collective raises on every rank.
+
+    It is also a ``TypeError``.
 
     >>> all_reduce("text")
     Traceback (most recent call last):
@@ -239,6 +241,8 @@ class InputTypeError(InputError, TypeError):
 
 class ConfigurationError(DistmetricsError, ValueError):
     """Flags, environment or set-up contradict each other.
+
+    It is also a ``ValueError``.
 
     >>> Runner(strategy="single", devices=2)
     Traceback (most recent call last):
@@ -252,7 +256,7 @@ class ConfigurationError(DistmetricsError, ValueError):
 class MissingDependencyError(DistmetricsError, ImportError):
     """An optional package is needed and not installed; the text has the command to install it.
 
-    It is an ``ImportError``, too, and is raised by what needs the package, when it is made.
+    It is also an ``ImportError``. What needs the package raises it when it is imported or made.
 
     >>> raise MissingDependencyError.of("rich", "a progress bar or a table")
     Traceback (most recent call last):
@@ -264,7 +268,7 @@ class MissingDependencyError(DistmetricsError, ImportError):
 
     @classmethod
     def of(cls, package: str, why: str) -> MissingDependencyError:
-        """Build the error for ``package``, as pip calls it, which ``why`` needs."""
+        """Return the error for ``package``, as pip calls it, which ``why`` needs."""
         return cls(f"{why} needs {package}, which is not installed.", do=f"pip install {package}")
 
 
@@ -367,7 +371,7 @@ def compose(
     Args:
         what: what is wrong, in the user's terms; one line where there are lines of ranks.
         per_rank: what each rank did; ranks with equal lines share one, and the verb agrees. Line
-            breaks, in a user's name say, are written as escapes here and in the headline above.
+            breaks are written as escapes here and in ``what``.
         notes: what became of data and state.
         likely: the likely cause.
         do: what to do.

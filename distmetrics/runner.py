@@ -1,4 +1,4 @@
-"""One's own training loop on one device or many: :class:`Runner`."""
+"""Your own training loop on one device or many: :class:`~distmetrics.Runner`."""
 
 from distmetrics.run.runner import Runner
 from distmetrics.run.wrapped import RunnerLoader, RunnerModule, RunnerOptimizer

@@ -1,5 +1,6 @@
 """The site: ``make docs`` builds it, offline; a warning is an error."""
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -60,6 +61,28 @@ def public_modules() -> Iterator[ModuleType]:
             yield importlib.import_module(found.name)
 
 
+@functools.cache
+def public_classes() -> frozenset[type]:
+    """Return the classes that have an entry."""
+    offered = [getattr(m, name) for m in (distmetrics, *public_modules()) for name in m.__all__]
+    return frozenset(value for value in offered if inspect.isclass(value))
+
+
+def class_lines(name: str, value: type) -> list[str]:
+    """Return the directive of a class, with the members of bases that have no entry."""
+    kind = "exception" if issubclass(value, BaseException) else "class"
+    bases = value.__mro__[1:]
+    known = [base.__name__ for base in bases if base in public_classes()]
+    ends = known + [base.__name__ for base in bases if not is_ours(base)]
+    lines = [f".. auto{kind}:: {name}", "   :members:", f"   :inherited-members: {', '.join(ends)}"]
+    return [*lines, *(["   :show-inheritance:"] if known else []), ""]
+
+
+def is_ours(kind: type) -> bool:
+    """True for a class of this package."""
+    return kind.__module__.startswith("distmetrics")
+
+
 def reference_page(module: ModuleType, known: dict[int, str]) -> str:
     """Return the page of a module: each name in full where it comes first, else a link."""
     title = module.__name__.replace(".", ".\u200b")  # where a narrow column may break it
@@ -76,14 +99,13 @@ def reference_page(module: ModuleType, known: dict[int, str]) -> str:
         if is_object:
             known[id(value)] = f"{module.__name__}.{name}"
         if inspect.isclass(value):
-            lines += [f".. autoclass:: {name}", "   :members:", ""]
+            lines += class_lines(name, value)
         elif is_object:
             lines += [f".. autofunction:: {name}", ""]
         elif not inspect.ismodule(value):
-            kind = f":type: {type(value).__name__}"
-            if type(value).__module__ == "typing":
-                kind = f":value: {value}".replace("typing.", "")
-            lines += [f".. py:data:: {name}", f"   {kind}", ""]
+            plain = [f".. py:data:: {name}", f"   :type: {type(value).__name__}"]
+            lines += [f".. autodata:: {name}", "   :no-value:"] if is_ours(type(value)) else plain
+            lines += [""]
     return "\n".join(lines)
 
 
@@ -106,10 +128,32 @@ def without_checks(app: Any, function: Any, is_method: bool) -> None:
         function.__annotations__ = get_type_hints(function)
 
 
+def readable(
+    app: Any, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: Any
+) -> tuple[str | None, Any]:
+    """Leave out of a signature a default that is made anew, and the arguments of all errors."""
+    if what == "exception" and arguments and "__init__" not in vars(value):
+        return "", None
+    return arguments and arguments.replace("<factory>", "..."), returns
+
+
+def is_alias(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of a named tuple, of which the class tells."""
+    return True if (getattr(value, "__doc__", "") or "").startswith("Alias for field") else None
+
+
+def public_bases(app: Any, name: str, value: Any, options: Any, bases: list[Any]) -> None:
+    """Name the nearest base that has an entry."""
+    bases[:] = [base for base in value.__mro__[1:] if base in public_classes()][:1] or bases
+
+
 def setup(app: Any) -> None:
     """Have the reference written before anything is read."""
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-before-process-signature", without_checks)
+    app.connect("autodoc-process-signature", readable)
+    app.connect("autodoc-skip-member", is_alias)
+    app.connect("autodoc-process-bases", public_bases)
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"  # as the docstrings say

@@ -41,13 +41,19 @@ PUBLIC = (
 )
 INTRODUCTION = """# What you import
 
-Every module that users import from, and every name in it. All else is internal and may change in any release.
+Every module that users import from, and every name in it, with one line on each. All else is internal and may change in
+any release.
+
+- To find a name, search this page.
+- For its arguments, result, errors and an example, read its docstring, such as `help(distmetrics.mean)`, or its entry
+  under "API" in the site that `make docs` builds.
+- To solve a task, begin at the [start page](index.md).
 """
 
 
 def first_line(value: object) -> str:
     """Return the first line of a docstring of the value's own; plain values have none."""
-    if isinstance(value, str | int | float | tuple | dict | list | type(None)):
+    if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
         return ""
     text = (inspect.getdoc(value) or "").partition("\n")[0]
     text = re.sub(r":\w+:`~?([^`]*)`", r"``\1``", text).replace("``", "`")

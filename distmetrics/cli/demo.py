@@ -153,7 +153,8 @@ def _cell(found: Mapping[str, Any]) -> str:
 def load(name: str) -> tuple[TensorDataset, tuple[Tensor, Tensor], int]:
     """Load a bundled data set of scikit-learn in its own order, three fifths of it to train.
 
-    Returns: training set, inputs and labels of the validation set, number of classes.
+    Returns:
+        training set, inputs and labels of the validation set, number of classes.
     """
     from sklearn import datasets
 

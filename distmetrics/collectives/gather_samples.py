@@ -71,30 +71,32 @@ def gather_samples(
     comm: Communicator | None = None,
     name: str = "",
 ) -> GatheredSamples | None:
-    """Return every sample once, in the order of ids, wherever each comes from.
+    """Return every sample once, in the order of ids, whichever rank has it.
 
     Args:
         ids: integers or strings, one for each sample of this rank: a tensor, list or array. A
-            sample has the same id on whatever rank it is, such as its place in the data set.
-        tree: what belongs to them: tensors with one row an id, lists with one item an id (strings,
-            numbers, None, tensors of different shape, dicts, any data), in dicts and tuples. A rank
-            without samples may pass anything, ``[]`` say.
+            sample has the same id on every rank, such as its place in the data set.
+        tree: the samples: tensors with one row for each id, or lists with one item for each id
+            (strings, numbers, None, tensors of different shape, dicts, any data), in dicts and
+            tuples. A rank without samples may pass anything, such as ``[]``.
         expected: which ids must come: a number n for the integers 0 to n - 1 (or for n different
             strings), or the ids themselves.
-        dst: who gets them: None for all ranks; a rank, and the others get None; or the path of a
-            file, into which rank 0 writes a line of JSON for each sample. The file is there whole
-            or not at all, and no rank holds more than some 16 MiB of others' samples at a time.
-        comm: default the communicator in force.
+        dst: who gets them: None for all ranks; a rank, and the others return None; or the path of a
+            file, into which rank 0 writes a line of JSON for each sample. The file is whole or not
+            there, and no rank holds more than some 16 MiB of others' samples at a time.
+        comm: default the current communicator.
         name: shown in errors.
 
-    Returns: ids, tree and the number of repeats. Lists come as sequences that make their items when
-        they are read, and that are equal to a list.
+    Returns:
+        a named tuple ``(ids, tree, dropped)`` of ascending ids, int64 on the CPU or strings; the
+        samples in their order, None if they are in a file; and the number of repeats left out.
+        Lists come as sequences that make their items when they are read, and that equal a list.
 
     Raises:
         InputError: expected ids are missing, or others came; an id came twice with different
-            values; a column has another length than the ids; the file cannot be written (each on
-            every rank).
-        InputTypeError: something in the tree is no data (on every rank).
+            values; a column has another length than the ids; ``dst`` is no rank; the file cannot be
+            written (each on every rank).
+        InputTypeError: something in the tree is not data (on every rank).
         MismatchError: trees or the rows of tensors differ between ranks (on every rank).
 
     >>> texts = ["zero", "one", "two", "three"]

@@ -1,6 +1,6 @@
 """Collectives over trees of tensors, agreed by all ranks before data moves.
 
-Every function takes keyword-only ``comm`` (default: the communicator in force) and ``name`` (shown
+Every function takes keyword-only ``comm`` (default: the current communicator) and ``name`` (shown
 in errors). Each must be called by every rank; what ranks disagree on is a
 :class:`~distmetrics.errors.MismatchError` on all of them. Calls of two threads on one communicator
 must not overlap: the second is refused. An exception that ends a call on one rank alone breaks the
@@ -83,20 +83,21 @@ def all_gather(
     """Return every rank's tree, stacked in rank order: a leaf becomes ``[world_size, *shape]``.
 
     Args:
-        tree: tensors or numbers, any dtype, of equal shapes on all ranks. Numbers become 0-dim
-            tensors. Of DTensors, here and below, see ``docs/layouts.md``.
+        tree: tensors or numbers of any dtype, of equal shapes and dtypes on all ranks. Numbers
+            become 0-dim tensors. For DTensors see ``docs/layouts.md``.
         sync_grads: let gradients flow back: the gradient of this rank's leaf is the sum, over all
-            ranks, of the gradients of its row. All ranks must then run backward through the result,
-            once: there are no second derivatives.
-        comm: default the communicator in force.
+            ranks, of the gradients of its row. All ranks must then run backward through the result.
+            There are no second derivatives.
+        comm: default the current communicator.
         name: shown in errors.
 
-    Returns: the same tree, leaves on the devices where they were; detached unless ``sync_grads``.
+    Returns:
+        the same tree, leaves on the devices where they were; detached unless ``sync_grads``.
 
     Raises:
         MismatchError: trees, dtypes or shapes differ between ranks (on every rank, before data
             moves).
-        InputTypeError: a leaf is no dense tensor and no number (on every rank).
+        InputTypeError: a leaf is neither a dense tensor nor a number (on every rank).
         InputError: ``sync_grads`` over a layout that gives some ranks the others' result.
 
     >>> run(2, lambda comm: all_gather({"loss": torch.tensor(comm.rank + 0.5)}, comm=comm))[0]
@@ -127,14 +128,15 @@ def all_gather_cat(tree: T, *, comm: Communicator | None = None, name: str = "")
         tree: tensors of equal dtype and equal shape but for dim 0; 0-dim leaves count as one row. A
             rank without data passes a tensor of 0 rows, or simply ``torch.empty(0)``, whatever the
             others' dtype and shape.
-        comm: default the communicator in force.
+        comm: default the current communicator.
         name: shown in errors.
 
-    Returns: the same tree with leaves ``[sum of rows, *rest]``, on the devices where they were.
+    Returns:
+        the same tree with leaves ``[sum of rows, *rest]``, on the devices where they were.
 
     Raises:
         MismatchError: trees, dtypes or trailing shapes differ (on every rank, before data moves).
-        InputTypeError: a leaf is no dense tensor and no number (on every rank).
+        InputTypeError: a leaf is neither a dense tensor nor a number (on every rank).
 
     >>> run(3, lambda comm: all_gather_cat(torch.arange(comm.rank), comm=comm))[0]
     tensor([0, 0, 1])
@@ -163,13 +165,16 @@ def broadcast(tree: T, src: int = 0, *, comm: Communicator | None = None, name: 
         tree: tensors or numbers of equal shapes and dtypes on all ranks; only ``src``'s values
             count.
         src: the rank that has the values.
-        comm: default the communicator in force.
+        comm: default the current communicator.
         name: shown in errors.
 
+    Returns:
+        the same tree, leaves on the devices where they were.
+
     Raises:
-        MismatchError: trees, shapes, dtypes or ``src`` differ between ranks.
-        InputError: there is no rank ``src``; InputTypeError: a leaf cannot be sent (each on every
-            rank).
+        MismatchError: trees, shapes, dtypes or ``src`` differ between ranks (on every rank).
+        InputError: there is no rank ``src`` (on every rank).
+        InputTypeError: a leaf is neither a dense tensor nor a number (on every rank).
 
     >>> run(2, lambda comm: broadcast(torch.tensor(comm.rank), src=1, comm=comm))
     [tensor(1), tensor(1)]
@@ -196,17 +201,20 @@ def all_reduce(
     Args:
         tree: tensors or numbers of equal shapes and dtypes on all ranks.
         op: "sum", "max", "min" or "prod". A mean needs the weight of each rank: :func:`mean`.
-        comm: default the communicator in force.
+        comm: default the current communicator.
         name: shown in errors.
 
-    Returns: the same tree. Dtypes are kept, but sum and prod of bool are counted in int64. NaN on
-        one rank is NaN on all.
+    Returns:
+        the same tree. Dtypes are kept, but sum and prod of bool are counted in int64. NaN on one
+        rank is NaN on all.
 
     Raises:
         MismatchError: trees, shapes, dtypes or ``op`` differ between ranks (on every rank, before
             data moves).
-        InputError: an unknown ``op``, "mean", or an integer result that its dtype cannot hold.
-        InputTypeError: a leaf cannot be reduced so, such as the maximum of complex numbers.
+        InputError: ``op`` is unknown, or an integer result does not fit into its dtype (on every
+            rank).
+        InputTypeError: a leaf cannot be sent, or has no such reduction, such as the maximum of
+            complex numbers (on every rank).
 
     >>> run(2, lambda comm: all_reduce(torch.tensor([1, comm.rank]), comm=comm))[0]
     tensor([2, 1])
@@ -227,26 +235,27 @@ def all_reduce(
 def mean(tree: T, weight: float | Tensor, *, comm: Communicator | None = None, name: str = "") -> T:
     """Return the mean of every leaf over all ranks, each rank counted by its weight.
 
-    mean = Σᵣ wᵣ·xᵣ / Σᵣ wᵣ, summed in float64. With ``weight`` = number of samples behind ``x``
-    this is the mean over all samples, however unevenly the ranks share them; a rank without data
-    passes weight 0, and its ``x`` is not looked at, even where it is the NaN that the mean of
-    nothing is.
+    mean = Σᵣ wᵣ·xᵣ / Σᵣ wᵣ, summed in float64. With the number of samples as ``weight`` this is the
+    mean over all samples, however unevenly the ranks share them. A rank without data passes weight
+    0; its values do not count, even if they are NaN, as the mean of nothing is.
 
     Args:
-        tree: tensors or numbers of the same shapes on all ranks; integers are averaged as float64,
-            never floored.
-        weight: finite, non-negative, 0-dim; the sum over ranks must be positive.
-        comm: default the communicator in force.
+        tree: tensors or numbers of equal shapes and dtypes on all ranks.
+        weight: a number or a tensor of one element, finite and not negative; the sum over ranks
+            must be positive.
+        comm: default the current communicator.
         name: shown in errors.
 
-    Returns: the same tree; floating and complex leaves keep their dtype, integer and bool leaves
-    become float64.
+    Returns:
+        the same tree; floating and complex leaves keep their dtype, integer and bool leaves become
+        float64.
 
     Raises:
         MismatchError: trees, shapes or dtypes differ between ranks (on every rank, before data
             moves).
-        InputError: a weight is negative, not finite or no single number; all weights are zero (on
+        InputError: a weight is negative, not finite or not one number, or all weights are zero (on
             every rank).
+        InputTypeError: a leaf is neither a dense tensor nor a number (on every rank).
 
     >>> run(2, lambda comm: mean(torch.tensor(float(comm.rank)), weight=1 + comm.rank, comm=comm))
     [tensor(0.6667), tensor(0.6667)]
@@ -359,7 +368,7 @@ def barrier(*, comm: Communicator | None = None, name: str = "") -> None:
     """Return once every rank is here; over a layout, every rank of its mesh.
 
     Args:
-        comm: default the communicator in force.
+        comm: default the current communicator.
         name: shown in errors.
 
     Raises:
@@ -378,7 +387,7 @@ def all_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
 
     Args:
         flag: anything that is true or false, also a tensor of one element.
-        comm: default the communicator in force.
+        comm: default the current communicator.
         name: shown in errors.
 
     Raises:
@@ -396,11 +405,13 @@ def any_true(flag: bool, *, comm: Communicator | None = None, name: str = "") ->
     """Return True if ``flag`` is true on some rank; the same answer on all.
 
     Args:
-        flag: as for :func:`all_true`.
-        comm: as for :func:`all_true`.
+        flag: anything that is true or false, also a tensor of one element.
+        comm: default the current communicator.
         name: shown in errors.
 
-    Raises: as :func:`all_true`.
+    Raises:
+        InputTypeError: a flag is None or a text (on every rank).
+        MismatchError: another rank is in another call (on every rank).
 
     >>> run(2, lambda comm: any_true(comm.rank == 0, comm=comm))
     [True, True]
@@ -422,20 +433,20 @@ def all_gather_object(
 ) -> list[Any]:
     """Return every rank's object, in rank order.
 
-    What travels is data: numbers, strings, bytes, None, dtypes, tensors, NumPy arrays, and lists,
-    tuples, sets and dicts of such. Tensors come back detached, on the CPU where they were there,
-    else on the communicator's device.
+    An object is data: a number, string, bytes, None, dtype, tensor or NumPy array, or a list,
+    tuple, set or dict of data. Tensors come back detached: those of the CPU on the CPU, others on
+    the communicator's device.
 
     Args:
-        obj: this rank's.
+        obj: this rank's object.
         allow_pickle: take objects of any class too, by pickling them. Unpickling runs code that the
             sender chooses, so it is for ranks that you trust.
-        comm: default the communicator in force.
+        comm: default the current communicator.
         name: shown in errors.
 
     Raises:
         InputTypeError: the object cannot be sent from some rank (on every rank).
-        MismatchError: ranks differ in ``allow_pickle``.
+        MismatchError: ranks differ in ``allow_pickle`` (on every rank).
 
     >>> run(2, lambda comm: all_gather_object(f"rank {comm.rank}", comm=comm))[0]
     ['rank 0', 'rank 1']

@@ -26,18 +26,18 @@ from distmetrics.guard.settings import current_settings
 def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterator[None]:
     """Check at the end of the block that all ranks came through it with the same calls.
 
-    It finds the rank that left a loop early where the next collective would have paired up with
-    another's. Where the block raises on one rank, the others are told at once, also if that rank
-    catches the error and goes on.
+    It finds a rank that left a loop early, before its next collective meets another one of the
+    other ranks. Where the block raises on one rank, the others are told at once, also if that rank
+    catches the error and goes on. In the mode "off" it checks nothing.
 
     Args:
         name: shown in errors.
-        comm: default the communicator in force; of a layout, all ranks of its mesh.
+        comm: default the current communicator; of a layout, all ranks of its mesh.
 
     Raises:
         MismatchError: a rank is at another call, or has made another number of calls (on every
             rank).
-        PeerLostError: another rank left the block by an exception.
+        PeerLostError: another rank left the block by an exception, or has ended.
 
     >>> from distmetrics import ThreadWorld, all_reduce
     >>> def epoch(comm):
@@ -62,8 +62,8 @@ def guarded_epoch(name: str = "", *, comm: Communicator | None = None) -> Iterat
     agree_on(Header("end of guarded_epoch", name, made, site=call_site()), comm=comm)
 
 
-# Each collective, and its tensor that must be alike on all ranks; none where sizes may differ, or
-# no tensor is given.
+#: The collectives that :func:`watch` watches, each with the name of its argument that must have the
+#: same dtype and shape on all ranks, or "".
 WATCHED: Mapping[str, str] = {
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
@@ -94,15 +94,15 @@ def watch() -> Iterator[None]:
 
     Each of :data:`WATCHED` is replaced for the length of the block, in ``torch.distributed`` and in
     every module not of torch's that took it by name (``from torch.distributed import all_reduce``),
-    and put back whatever happens. Before data moves all ranks compare what they are about to do, in
-    a round of its own, and while a rank waits the guard finds out why: the collectives of
-    torchmetrics, Lightning and Accelerate end in the same errors as ours. Not watched: a function
-    that an object or a default argument holds, sends and receives between two ranks, and what
-    DistributedDataParallel sends from its own C++ code.
+    and put back afterwards. Before data moves, all ranks compare their calls in one more round. So
+    the collectives of torchmetrics, Lightning and Accelerate end in the same errors as those of
+    distmetrics. Not watched: a function that an object or a default argument holds, sends and
+    receives between two ranks, and what DistributedDataParallel sends from its C++ code.
 
     Raises:
-        MismatchError: ranks make different calls (inside, on every rank, before data moves).
-        DivergedError, PeerLostError: a rank does not come (inside).
+        MismatchError: inside: ranks make different calls (on every rank, before data moves).
+        DivergedError: inside: a rank waits elsewhere, or has returned.
+        PeerLostError: inside: a rank has failed or ended.
 
     >>> with watch():
     ...     pass

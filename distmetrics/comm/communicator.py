@@ -83,14 +83,14 @@ class Communicator:
 
     A transport of your own defines the five collectives and these attributes. Where a rank cannot
     be reached, a collective raises :class:`~distmetrics.errors.PeerLostError`. What a communicator
-    does not define passes on to the inner one.
+    does not define is passed on to ``inner``; without one it is a
+    :class:`~distmetrics.errors.ConfigurationError`.
 
     Attributes:
         rank: this rank, from 0.
         world_size: number of ranks.
         device: where the transport needs its tensors; callers move them there and back.
-        inner: the communicator that this one passes its calls on to, if it does.
-        tasks: the calls that this rank makes in its background, where a transport knows of them.
+        inner: the communicator that this one passes its calls on to, or None.
 
     >>> run(2, lambda comm: comm.all_gather(torch.tensor(comm.rank)))[0]
     [tensor(0), tensor(1)]
@@ -100,7 +100,7 @@ class Communicator:
     world_size: int
     device: torch.device
     inner: Communicator | None = None
-    tasks = Tasks()
+    tasks = Tasks()  # the calls that this rank makes in its background, as far as is known
 
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """Return every rank's ``x``, in rank order."""
@@ -202,7 +202,7 @@ class PassingCommunicator(Communicator):
 
 
 class SingleCommunicator(Communicator):
-    """The communicator of an ordinary script.
+    """The communicator of a world of one, such as an ordinary script.
 
     >>> SingleCommunicator().all_gather(torch.ones(2))
     [tensor([1., 1.])]
@@ -244,8 +244,8 @@ _find_job: Callable[[], Communicator | None] = _used.get  # see find_job_by
 def current() -> Communicator:
     """Return the current communicator.
 
-    That is the one of the nearest :func:`use`; else ``torch.distributed``'s default group where a
-    job has one; else a world of one.
+    It is that of the nearest :func:`use`, else that of ``torch.distributed``'s default group, else
+    a world of one.
 
     >>> current().world_size
     1
@@ -279,6 +279,9 @@ def chosen(comm: Communicator | None) -> Communicator:
 @contextmanager
 def use(comm: Communicator) -> Iterator[Communicator]:
     """Make ``comm`` the current communicator inside the block, for this thread or task alone.
+
+    Args:
+        comm: the communicator, which is also what the block gets.
 
     >>> with use(SingleCommunicator()) as comm:
     ...     current() is comm

@@ -232,15 +232,11 @@ class GroupCommunicator(Communicator):
     Args:
         group: the process group, or a ``DeviceMesh`` of one dimension; default the whole job.
 
-    Attributes:
-        calls: how many calls of the transport the group has made.
-        made: how many groups of ours, by their ranks.
-        watcher: of this rank.
-
     Raises:
         ConfigurationError: there is no process group. In a call: it has been destroyed, or this
             process is a fork of a rank.
-        PeerLostError: in a call: a rank of the group was lost.
+        PeerLostError: in a call: a rank of the group has failed or ended.
+        DivergedError: in a call: a rank of the group waits elsewhere, or has returned.
 
     >>> from torch import distributed as dist
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -268,13 +264,14 @@ class GroupCommunicator(Communicator):
         group = self._group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.device = device = _transport_device(group)
-        self.calls, self.watcher = 0, _find_watcher()
+        self.calls = 0  # of the transport, by this group
+        self.watcher = _find_watcher()
         self._name: str = group.group_name
         self.members = dist.get_process_group_ranks(group)
         self._me, self._members = self.members[self.rank], rank_ranges(self.members)
         self.tasks = self.watcher.calls
         self.watcher.calls.count_by(self._name, *counter_of(group))
-        self.made = Counter[str]()
+        self.made = Counter[str]()  # groups of ours, by their ranks
         self._subgroups: dict[tuple[int, ...], GroupCommunicator] = {}
         self._background: GroupCommunicator | None = None
         self._is_gloo = device.type == "cpu" and "gloo" in dist.get_backend_config(group)

@@ -214,7 +214,10 @@ def _disagreement(meeting: Meeting) -> Verdict | None:
 
 
 class ThreadWorld:
-    """A world of ``world_size`` ranks, each a thread of this process.
+    """A world of ranks that are threads of this process.
+
+    Args:
+        world_size: number of ranks.
 
     Raises:
         ValueError: ``world_size`` is below 1.
@@ -230,11 +233,11 @@ class ThreadWorld:
         self.meetings = Rendezvous(world_size)  # the collectives of the run under way
 
     def communicator(self, rank: int) -> ThreadCommunicator:
-        """Return rank ``rank``'s end of the world."""
+        """Return the communicator of a rank."""
         return ThreadCommunicator(self.meetings.ranks[rank], Group(tuple(range(self.world_size))))
 
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
-        """Call ``fn(comm, *args)`` on every rank; return the results, or raise the first cause."""
+        """Call ``fn(comm, *args)`` on every rank; return the results, or raise the first error."""
         return settle(self.outcomes(fn, *args))
 
     def outcomes(
@@ -242,7 +245,11 @@ class ThreadWorld:
     ) -> list[Outcome]:
         """Like :meth:`run`, but return how each rank ended and raise nothing.
 
-        What never comes back is left behind after ``limit`` seconds; its outcome says where it was.
+        Args:
+            fn: what each rank does.
+            args: passed to every rank.
+            limit: seconds after which a rank that has not ended is left behind; its outcome says
+                where it was.
         """
         self.meetings = Rendezvous(self.world_size)  # a world may be run again
         outcomes: dict[int, Outcome] = {}

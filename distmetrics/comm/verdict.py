@@ -144,6 +144,11 @@ def what_ended() -> BaseException | None:
 class Outcome:
     """What one rank returned, or the exception that ended it.
 
+    Attributes:
+        rank: the rank.
+        value: what it returned; None if it raised.
+        error: what it raised, or None.
+
     >>> first, second = outcomes(2, lambda comm: 1 // comm.rank)
     >>> first.error, second.value
     (ZeroDivisionError('integer division or modulo by zero'), 1)

@@ -51,10 +51,11 @@ def exact(
 
     Args:
         loader: a ``DataLoader``, one that a framework has prepared, or any iterable of batches.
-        comm: who shares the data; default all ranks of the job.
+        comm: who shares the data; default the current communicator.
         dealt: True where each rank's stream is its own share already (litData, WebDataset's
-            ``split_by_node``): it is read whole. False compares nothing, for samples that are drawn
-            anew when they are read, as augmentation does. None takes it for all of the data.
+            ``split_by_node``): it is read whole. None takes the stream for all of the data, and
+            compares the ranks'. False does the same without comparing, for samples that change when
+            they are read, as by augmentation.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
             collective in it. A rank that has one fewer gets one of another rank's samples, of which
             :func:`fresh` leaves no rows.
@@ -62,8 +63,8 @@ def exact(
 
     Raises:
         InputError: the ranks' loaders are not alike, or something in them deals out to ranks in
-            an unknown way (on every rank); when the loader is read, it was made before there were
-            other ranks; when it is read, or in the next call, the ranks' data are not alike (on
+            an unknown way (on every rank). When the loader is read: it was made before there were
+            other ranks. When it is read, or in the next call: the ranks' data are not alike (on
             every rank).
 
     >>> from torch.utils.data import DataLoader

@@ -26,6 +26,7 @@ def fresh(rows: Any) -> Any:
     Raises:
         InputError: no such loader is being read, or it can't know its padding; or several are read
             in turn (``zip``), and their batches have different fresh rows.
+        InputTypeError: something in ``rows`` has no known rows.
 
     >>> import torch
     >>> from distmetrics.data import exact

@@ -15,8 +15,10 @@ from distmetrics.data.unwrap import inner_loader, is_sharded
 class RepeatedSamplesWarning(UserWarning):
     """Metrics were synced over a loader that repeats samples, so they count some twice.
 
-    Rank 0 warns, once a loader, at the sync that the loader's batches have fed.
+    Rank 0 warns once for each loader, at the first sync of metrics that its batches have updated.
+    In the guard's mode "strict" it is a :class:`~distmetrics.errors.StateError` on every rank.
 
+    >>> from distmetrics.data import check
     >>> from torch.utils.data import DataLoader, DistributedSampler
     >>> loader = DataLoader(range(3), sampler=DistributedSampler(range(3), num_replicas=2, rank=0))
     >>> check(loader).repeated  # so sync_and_compute(metrics, loader=loader) warns
@@ -37,9 +39,16 @@ class Repeats(NamedTuple):
 def check(loader: Any) -> Repeats:
     """Return how many samples a loader deals out to all ranks, and how many of them are repeats.
 
-    It is all 0 where that is not known. Known are torch's ``DistributedSampler`` (also Fabric's,
-    Lightning's and Ray's) and what Accelerate and Hugging Face's ``Trainer`` make of data with and
-    without an order.
+    Known are torch's ``DistributedSampler`` (also Fabric's, Lightning's and Ray's) and what
+    Accelerate and Hugging Face's ``Trainer`` make of data with and without an order.
+
+    Args:
+        loader: the loader of one rank.
+
+    Returns:
+        a named tuple ``(dealt, repeated, world_size, is_drawn, batches)`` of the number of samples,
+        the number of those that are repeats, the number of ranks, whether the order is random, and
+        the number of batches of each rank; all 0 or False where it is not known.
 
     >>> from torch.utils.data import DataLoader, DistributedSampler
     >>> sampler = DistributedSampler(range(597), num_replicas=2, rank=0, shuffle=False)

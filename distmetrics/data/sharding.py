@@ -159,7 +159,7 @@ class RankSampler(Sampler[Any]):
         return len(self.steps(len(self.source), self.rank))
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle differently in each epoch; passed on to a source that wants to know."""
+        """Set the epoch, from 0, in which to shuffle; it is passed on to the source's own."""
         self.epoch = epoch
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
@@ -187,20 +187,25 @@ class EvaluationSampler(RankSampler):
     """One rank's samples in evaluation: every sample is on exactly one rank.
 
     Each rank gets a contiguous run, so that runs joined in rank order are the data set in its
-    order. Runs differ by at most one sample; with fewer samples than ranks some are empty. With a
-    batch size it gives batches: as many on every rank wherever each has enough samples.
+    order. Runs differ by at most one sample; with fewer samples than ranks some are empty.
 
     Args:
         source: the data set, or a sampler whose order is split.
         world_size: number of ranks.
         rank: this rank.
-        seed: start of the random order of a sampler that shuffles; the same on all ranks.
-        layout: another way to split the order: single samples or batches, in runs or rounds.
+        seed: of the random order of a sampler that shuffles; the same on all ranks.
+        layout: how to split the order: a tuple ``(batch_size, multiple_of, in_rounds)``. With a
+            batch size it gives batches, as many on every rank wherever each has enough samples; a
+            rest that is no multiple is left out; rounds instead of runs.
         fill: give a rank that has one step fewer than another the first sample once more.
+
+    Raises:
+        InputError: ``rank`` is not in the world; with ``fill``, ``source`` has another length than
+            it says.
 
     >>> [list(EvaluationSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 1], [2, 3, 4]]
-    >>> pairs = Sharding(batch_size=2)
+    >>> pairs = (2, 1, False)
     >>> [list(EvaluationSampler("abcde", 2, rank, layout=pairs)) for rank in range(2)]
     [[[0], [1]], [[2, 3], [4]]]
     """
@@ -216,7 +221,7 @@ class EvaluationSampler(RankSampler):
         self._generators = [each for each in state if each[1] == "generator"]
 
     def steps(self, count: int, rank: int) -> Sequence[Any]:
-        """Return the place, or the batch of places, of each step of a rank that has samples."""
+        """Return the place of the sample, or of the batch's samples, in each step of a rank."""
         if self.batch_size is None:
             run = run_of(count, self.world_size, rank)
             return range(rank, count, self.world_size) if self.in_rounds else run
@@ -224,7 +229,7 @@ class EvaluationSampler(RankSampler):
         return batches(count - count % self.multiple_of, self.batch_size, self.world_size, rank)
 
     def counts(self) -> tuple[int, int, int]:
-        """Return for how many steps this rank, every rank, and some rank has samples."""
+        """Return numbers of steps with samples: this rank's, the fewest and the most of a rank."""
         count = len(self.source)
         # The first rank or the last has the fewest, or the most.
         own, *ends = (len(self.steps(count, r)) for r in (self.rank, 0, self.world_size - 1))
@@ -272,8 +277,11 @@ class TrainingSampler(RankSampler):
         source: the data set, or a sampler whose order is split.
         world_size: number of ranks.
         rank: this rank.
-        seed: start of the random order; the same on all ranks. Epoch e shuffles with ``seed + e``.
+        seed: of the random order, the same on all ranks; epoch e shuffles with ``seed + e``.
         drop_last: leave out the tail instead of repeating the beginning.
+
+    Raises:
+        InputError: ``rank`` is not in the world.
 
     >>> [list(TrainingSampler("abcde", 2, rank)) for rank in range(2)]
     [[0, 2, 4], [1, 3, 0]]
@@ -282,7 +290,7 @@ class TrainingSampler(RankSampler):
     drop_last: bool = False
 
     def steps(self, count: int, rank: int) -> range:
-        """Return every ``world_size``-th place; the last may lie past the end."""
+        """Return every ``world_size``-th place; the last may be past the end."""
         steps = count // self.world_size if self.drop_last else -(-count // self.world_size)
         return range(rank, rank + steps * self.world_size, self.world_size)
 

@@ -1,15 +1,8 @@
 """The guard: a hang or a mix-up becomes the same readable error on every rank, within seconds.
 
 It is on wherever two ranks or more talk through distmetrics; nothing has to be called. Set it by
-the environment, or by :func:`use_settings`:
-
-``DISTMETRICS_GUARD``
-    ``on`` (default), ``off``, ``warn`` (says what it would raise) or ``strict`` (also refuses equal
-    calls from different lines).
-``DISTMETRICS_TIMEOUT``
-    seconds that a rank waits for one that is alive and busy elsewhere; default 300.
-``DISTMETRICS_REPORT``
-    a folder: once something has gone wrong, each rank writes there what it did last.
+the environment variables ``DISTMETRICS_GUARD`` (the mode), ``DISTMETRICS_TIMEOUT`` (seconds) and
+``DISTMETRICS_REPORT`` (a folder), or by :func:`use_settings`; :class:`Settings` explains the three.
 
 :func:`watch` extends it to collectives that do not pass through distmetrics, and
 :func:`guarded_epoch` checks that all ranks come through a block with the same calls.

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from distmetrics.errors import ConfigurationError
 
+#: The type of a :class:`Settings`' mode.
 Mode = Literal["off", "warn", "on", "strict"]
 MODE, TIMEOUT, REPORT = "DISTMETRICS_GUARD", "DISTMETRICS_TIMEOUT", "DISTMETRICS_REPORT"
 
@@ -21,12 +22,11 @@ class Settings:
     """How ranks that wait for each other are watched.
 
     Attributes:
-        mode: ``"on"`` ends a wait that can't be met in an error; ``"warn"`` only says so;
-            ``"strict"`` also refuses ranks that make the same call from different lines; ``"off"``
-            watches nothing.
+        mode: ``"on"`` raises an error where a wait cannot end; ``"warn"`` only logs it;
+            ``"strict"`` also refuses the same call from different lines; ``"off"`` watches nothing.
         timeout: seconds that a rank waits for one that is alive and busy elsewhere.
-        report: the folder into which each rank writes what it did last once something has gone
-            wrong, or None.
+        report: the folder into which each rank writes its last calls once something has gone wrong,
+            or None.
 
     Raises:
         ConfigurationError: the mode does not exist, or the timeout is not a positive number.
@@ -51,7 +51,14 @@ class Settings:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Read ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` and ``DISTMETRICS_REPORT``.
+        """Return the settings of some environment variables.
+
+        Args:
+            environ: the variables; ``DISTMETRICS_GUARD``, ``DISTMETRICS_TIMEOUT`` and
+                ``DISTMETRICS_REPORT`` are read.
+
+        Raises:
+            ConfigurationError: as :class:`Settings`.
 
         >>> Settings.of_environment({"DISTMETRICS_GUARD": "strict"}).mode
         'strict'
@@ -93,13 +100,13 @@ def use_settings(
     Args:
         mode: ``"on"``, ``"warn"``, ``"strict"`` or ``"off"``; see :class:`Settings`.
         timeout: in seconds; see :class:`Settings`.
-        report: the folder of reports.
+        report: the folder of reports; see :class:`Settings`.
 
     Raises:
         ConfigurationError: the mode does not exist, or the timeout is not a positive number.
 
-    >>> with use_settings(timeout=20):
-    ...     current_settings().timeout
+    >>> with use_settings(timeout=20) as settings:
+    ...     settings.timeout
     20
     """
     folder = None if report is None else Path(report)

@@ -64,17 +64,19 @@ def prepare(
 
     Args:
         accelerator: the ``Accelerator``; all its processes must call this.
-        loader: a loader, prepared by Accelerate or not, or any iterable of batches.
+        loader: a ``DataLoader``, prepared by Accelerate or not, or any iterable of batches.
         dealt: whether each rank's stream is its own share; see :func:`distmetrics.data.exact`.
-        equal_batches: give all ranks as many batches. By default not, and reading the loader is an
-            error on every rank where that could hang a prepared model. False does without the
+        equal_batches: True gives all ranks as many batches. None does not, and reading the loader
+            is an error on every rank where that could hang a prepared model. False leaves out this
             check: for a model that is not called through Accelerate's wrapper.
         seed: of the order of a sampler without a generator; the same on all ranks.
-        comm: whose ranks get parts; default that in force. Where ranks share samples, a layout of
-            all ranks, ``layout.of(accelerator)``: data is dealt out to its shards.
+        comm: the ranks that get parts; default the current communicator. Where ranks share samples,
+            a layout of all ranks, ``layout.of(accelerator)``: data is dealt out to its shards.
 
     Raises:
-        InputError: as :func:`distmetrics.data.exact`; or the ranks that share data are not all.
+        InputError: as :func:`distmetrics.data.exact`; or the ranks of ``comm`` are not
+            Accelerate's, or share samples without a layout. When the loader is read: see
+            ``equal_batches``.
 
     >>> from accelerate import Accelerator
     >>> from torch.utils.data import DataLoader
@@ -252,26 +254,26 @@ def attach_log(accelerator: Accelerator, log: Log, *, every: int = 50) -> None:
     ``accelerator.log({"loss": loss}, step=step, log_kwargs={"distmetrics": {"weight": tokens}})``
     on every rank and in every step adds up on this rank, without a collective and without waiting
     for the device. When the first step of the next row is logged, all ranks' values are combined in
-    one exchange, and the trackers get the row, with the step that was its last; the rest they get
-    from ``accelerator.end_training()``. Calls of one ``step`` belong together.
+    one exchange, and the trackers get the row under its last step. ``accelerator.end_training()``
+    gives them the last row. Calls with the same ``step`` belong together.
 
-    How a value is combined has to be said. ``{"weight": tokens}`` makes all values of the call
+    Each value needs a way to be combined. ``{"weight": tokens}`` makes all values of the call
     means, each counted by the weight; ``{"same": ["lr"], "max": ["grad_norm"]}`` names those that
-    are combined otherwise, by "sum", "max", "min", "same", "std" or "quantile". Trackers get each
-    element of an array, as ``name/0``. What is there for other trackers in ``log_kwargs`` goes to
-    them, with the row.
+    are combined in another way: "sum", "max", "min", "same", "std" or "quantile". Trackers get each
+    element of an array, as ``name/0``. Options of other trackers in ``log_kwargs`` are passed on
+    with the row.
 
     Every rank calls this, and after it ``accelerator.log``: not the main process alone.
 
     Args:
         accelerator: the ``Accelerator``.
-        log: adds up; may have a layout, and writers of its own. What it is told by others is in
+        log: adds up; may have a layout, and writers of its own. What else is logged with it is in
             the same rows.
-        every: steps a row.
+        every: number of steps of a row.
 
     Raises:
-        ConfigurationError: a log is attached already, or ``every`` is not positive; in a call of
-            ``accelerator.log``: it is not said how a value is combined.
+        ConfigurationError: a log is attached already, or ``every`` is not positive. In a call of
+            ``accelerator.log``: a value has no way to be combined.
 
     >>> from accelerate import Accelerator
     >>> accelerator = Accelerator(cpu=True)

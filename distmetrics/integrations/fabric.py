@@ -26,19 +26,21 @@ def setup_dataloaders(
 ) -> Any:
     """Return loaders for evaluation with every sample on exactly one rank, on Fabric's device.
 
-    One loader in, one out; several in, a list out. Fabric's own ``setup_dataloaders`` repeats
-    samples so that all ranks take as many steps: that is right for training, so keep it there, and
-    wrong for a metric, which counts some twice. Data is dealt out to the shards of a layout, where
-    one is in force.
+    Fabric's own ``setup_dataloaders`` repeats samples so that all ranks take as many steps: keep it
+    for training; a metric would count some samples twice. If the current communicator is a layout,
+    data is dealt out to its shards.
 
     Args:
         fabric: the ``Fabric``, launched; all its processes must call this.
-        loaders: loaders, set up by Fabric or not.
+        loaders: one or several, set up by Fabric or not.
         move_to_device: move batches to ``fabric.device``.
         dealt: whether each rank's stream is its own share; see :func:`distmetrics.data.exact`.
         equal_batches: give all ranks as many batches, for a model whose forward pass has a
             collective in it; see :func:`distmetrics.data.exact`.
         seed: of the order of a sampler without a generator; the same on all ranks.
+
+    Returns:
+        a loader for one, else a list.
 
     Raises:
         InputError: as :func:`distmetrics.data.exact`; Fabric is not launched; no loader is given.

@@ -51,44 +51,44 @@ _ONCE = re.compile(r"on_(train|validation|test)(_epoch)?_(start|end)\.")  # hook
 class SyncMetrics(Callback):  # type: ignore[misc,unused-ignore]
     """Counts every sample of an evaluation once, and syncs all metrics of the module together.
 
-    Validation and test loaders are dealt out as ``use_distributed_sampler=True`` does it, round by
-    round of one batch a rank, but no sample is repeated; with ``use_distributed_sampler=False``
-    they stay as they are, as do training loaders, data without an order (an ``IterableDataset``),
-    and prediction, where Lightning repeats nothing. Where a rank would have a batch less than
-    others it gets one that only fills up: neither metrics nor logged numbers see it.
+    Validation and test loaders are dealt out in rounds of one batch for each rank, as with
+    ``use_distributed_sampler=True``, but no sample is repeated. Not dealt out: loaders under
+    ``use_distributed_sampler=False``, training loaders, data without an order (an
+    ``IterableDataset``), and prediction, where Lightning repeats nothing. A rank that would have
+    one batch fewer than others gets a filler, which neither metrics nor logged numbers see.
 
-    ``self.log("loss", loss)`` in a step logs, at the end of the epoch, the mean over all batches of
-    all ranks that have logged it, weighted by ``batch_size``, with ``sync_dist=True`` or without,
-    in training too; ``reduce_fx`` of another kind is of all of them as well. Not synced: what a
-    single step logs without ``sync_dist=True``, and what is logged with ``rank_zero_only=True`` or
-    in ``on_validation_epoch_end``. A warning, once a name, tells of a metric's values of batches
-    that were logged, if the metric itself has another value, and, in a fit, of numbers logged in
-    ``on_validation_epoch_end`` that differ between ranks.
+    ``self.log("loss", loss)`` in a step, also of training, logs at the end of the epoch the mean
+    over all batches of all ranks that have logged it, weighted by ``batch_size``, with
+    ``sync_dist=True`` or without; another ``reduce_fx`` is over all batches as well. Not synced:
+    the value of a single step without ``sync_dist=True``, and what is logged with
+    ``rank_zero_only=True`` or in ``on_validation_epoch_end``. A warning, once for each name, tells
+    of logged values of batches where the metric itself has another value, and in a fit of numbers
+    logged in ``on_validation_epoch_end`` that differ between ranks.
 
-    All metrics are synced at the end of every epoch of each stage, and of each loader that
-    evaluates, before Lightning computes what the steps have logged.
+    All metrics are synced at the end of every epoch of each stage, and of each evaluation loader,
+    before Lightning computes what the steps have logged.
 
     A metric that is reset after it was logged, by Lightning or in ``on_validation_epoch_end``,
     stays reset; every other keeps its local state. Update metrics in the steps: an update in
-    ``on_validation_epoch_end`` is too late, and an error.
+    ``on_validation_epoch_end`` is an error.
 
     Args:
         metrics: names of the module's metrics, such as ``["val_f1", "val_auroc"]``; default all
-            that it holds, but for those made with ``sync_on_compute=False``, whose local value is
-            wanted. Name them where a module keeps large lists for training that validation need not
-            sync.
+            except those made with ``sync_on_compute=False``. Name them where a module keeps large
+            lists for training that validation need not sync.
         allow_pickle: as for :func:`distmetrics.sync_and_compute`.
         layout: what ranks hold along the axes of a mesh, where not each has samples of its own:
             sizes by the usual names, such as ``{"dp": 2, "tp": 2}``; or a function that every rank
             calls, which returns a :class:`~distmetrics.layout` of all ranks. Loaders for
-            evaluation are dealt out to its shards. Default: all ranks do, or what is in force.
+            evaluation are dealt out to its shards. Default the current communicator.
 
     Raises:
-        StateError: the module has no attribute of such a name, or it is no metric; a metric was
-            updated between the sync and the logging (each on the rank where it is so).
+        StateError: ``metrics`` names no attribute that is a metric; a metric was updated between
+            the sync and the logging (each on the rank where it is so).
         ConfigurationError: along an axis of the layout only one coordinate has values.
         InputError: some ranks have no batch of a loader that is not dealt out here; batches of
-            several loaders go together, and some only fill up (on every rank).
+            several loaders are combined, and some are fillers (on every rank). All of these are
+            raised while the trainer runs.
 
     >>> from distmetrics.integrations.lightning import SyncMetrics
     >>> from lightning.pytorch import Trainer
@@ -265,16 +265,16 @@ def _stays_local(root: nn.Module) -> bool:
 
 
 class LogMetrics(Callback):  # type: ignore[misc,unused-ignore]
-    """Gives the trainer's loggers what a log is told on all ranks, in one exchange a row.
+    """Gives the trainer's loggers the rows of a log: values of all ranks, in one exchange a row.
 
-    Tell the log in ``training_step``, or a hook of training. Where Lightning writes what
-    ``self.log`` was told, each ``log_every_n_steps``, the log is flushed, and all loggers get the
-    row, with Lightning's step. Its values are also in ``trainer.callback_metrics``, for
-    ``ModelCheckpoint`` and ``EarlyStopping`` to watch. The rest they get at the end of the
-    training; what was logged since the last row is in no checkpoint.
+    Log in ``training_step`` or another hook of training. Every ``log_every_n_steps``, when
+    Lightning writes what ``self.log`` was given, the log is flushed, and all loggers get the row
+    under Lightning's step. Its values are also in ``trainer.callback_metrics``, for
+    ``ModelCheckpoint`` and ``EarlyStopping``. The last row is written at the end of the training.
+    What was logged since the last row is in no checkpoint.
 
     Args:
-        log: may have a layout, and writers of its own.
+        log: the log; it may have a layout, and writers of its own.
 
     >>> from distmetrics.integrations.lightning import LogMetrics
     >>> from lightning.pytorch import Trainer

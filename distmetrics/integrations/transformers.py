@@ -57,10 +57,10 @@ _FILLER = -100  # a label that losses ignore, as Hugging Face fills up
 
 
 class Outputs(NamedTuple):
-    """What the trainer's ``prediction_step`` has made of a batch.
+    """What the trainer's ``prediction_step`` returned for a batch.
 
     Attributes:
-        loss: the mean over what counts in the batch, or None without labels.
+        loss: the mean over the samples or tokens that count, or None without labels.
         logits: the model's output but for the loss, a tuple if it is several tensors; the generated
             tokens under ``predict_with_generate``.
         labels: the batch's labels, or None.
@@ -106,19 +106,27 @@ def attach(
         update: called as ``update(metrics, outputs, inputs)`` for each batch, with the metrics as
             they were passed, :class:`Outputs` and the batch. By default each metric's
             ``update(logits, labels)``, for models that give a sample one class.
-        weight: how much a batch's loss counts. By default the number of ``labels`` that the model
-            takes the mean over: those that are not -100, but for the first of each row where a
-            causal language model predicts the next one. ``"rows"`` where there are no such labels,
-            and for losses of CTC and transducers. Or a function of the batch, for a loss that is
+        weight: how much a batch's loss counts. ``"tokens"``: the number of integer ``labels`` that
+            are not -100, without the first of each row if the model predicts the next one.
+            ``"rows"``: the number of rows. None: tokens if there are such labels, else rows, and
+            rows for losses of CTC and transducers. Or a function of the batch, for a loss that is
             another mean.
         dealt: whether each rank's stream is its own share; see :func:`distmetrics.data.exact`.
         equal_batches: give every rank as many batches, for a model whose forward pass has a
             collective in it. By default for FSDP, DeepSpeed, models wrapped in DDP and
             those for object detection or instance segmentation.
 
+    Returns:
+        the attachment, whose ``detach()`` takes it off again.
+
     Raises:
-        InputError: two metrics of one name, or one called ``loss``.
-        ConfigurationError: something is attached to the trainer already.
+        InputError: two metrics of one class in a list, or one called ``loss``. In an evaluation:
+            ``weight`` or the default ``update`` does not fit the batches, or ``compute_metrics``
+            returns the name of a metric.
+        InputTypeError: something in ``metrics`` is not a metric.
+        ConfigurationError: something is attached to the trainer already. In an evaluation: one
+            process drives several devices, or ranks share samples without a layout.
+        PeerLostError: in an evaluation: it has failed on another rank.
 
     >>> import tempfile
     >>> from torchmetrics.classification import MulticlassAccuracy
@@ -142,8 +150,12 @@ class Attachment:
     """What :func:`attach` has put on a trainer.
 
     Attributes:
-        metrics: the metrics, as they were passed.
+        metrics: as for :func:`attach`.
         named: the metrics by the names under which they are logged.
+        update: as for :func:`attach`.
+        weight: as for :func:`attach`.
+        dealt: as for :func:`attach`.
+        equal_batches: as for :func:`attach`.
 
     >>> import tempfile
     >>> from transformers import Trainer, TrainingArguments
@@ -184,7 +196,7 @@ class Attachment:
         return self._trainer()
 
     def detach(self) -> None:
-        """Take everything off the trainer; once is enough."""
+        """Let the trainer evaluate as before; a second call does nothing."""
         if getattr(getattr(self.trainer, "evaluation_loop", None), "__self__", None) is not self:
             return
         if self._theirs is not None:

@@ -1,4 +1,4 @@
-"""Processes of a job: who starts them, and who each of them is."""
+"""Who each process of a job is, under a launcher of your own."""
 
 from distmetrics.launch.environment import ClusterEnvironment
 

@@ -21,8 +21,8 @@ _OLDER_NAMES = {"rank": "global_rank", "main_address": "master_address", "main_p
 class ClusterEnvironment:
     """One process's place in a job of your own cluster: subclass it, pass it in ``plugins=[...]``.
 
-    Attributes, properties and methods are read. The names of older guides, ``global_rank``,
-    ``master_address`` and ``master_port``, are accepted too.
+    Each may be an attribute, a property or a method. ``global_rank``, ``master_address`` and
+    ``master_port`` are accepted in the place of the first, third and fourth.
 
     Attributes:
         rank: this process in the job, from 0.
@@ -40,7 +40,7 @@ class ClusterEnvironment:
     >>> class Mine(ClusterEnvironment):
     ...     rank, world_size = 1, 2
     ...     main_address, main_port = "node0", 29500
-    >>> Environment.of(Mine()).node_rank
+    >>> Mine().rank  # Runner(plugins=[Mine()])
     1
     """
 

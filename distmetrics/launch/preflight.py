@@ -45,14 +45,14 @@ def find_unpicklable(
     """Find what stops an object from being sent to another process, such as a rank of ddp_spawn.
 
     Args:
-        obj: a model, a loader, a data set, a callback, a function, or anything that holds such.
+        obj: a model, a loader, a data set, a callback, a function, or anything that holds these.
         name: what to call it in the answer.
-        by_value: whether functions and classes may travel as code, which takes cloudpickle;
-            default: where it is installed. Workers of a ``DataLoader`` that are spawned cannot, so
-            ask with ``False`` for them.
+        by_value: whether functions and classes may be sent as code, which takes cloudpickle;
+            default True if it is installed. Pass False for spawned workers of a ``DataLoader``.
 
-    Returns: each part that is to blame, once; nothing where the whole object can be sent.
-        ``str(part)`` is a sentence.
+    Returns:
+        the parts that cannot be sent, each as a named tuple ``(path, what, do, where)`` whose
+        ``str()`` is a sentence; an empty list if the whole object can be sent.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1))
     >>> find_unpicklable(model)

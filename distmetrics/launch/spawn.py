@@ -77,7 +77,8 @@ def launch(
         pipes: an end of a pipe for each rank, which calls ``fn(comm, pipe, *args)``; whoever holds
             the other ends is told by them when a rank has ended.
 
-    Returns: how each rank ended, in rank order. Nothing is raised for a rank that failed.
+    Returns:
+        how each rank ended, in rank order. Nothing is raised for a rank that failed.
 
     Raises:
         InputTypeError: ``fn`` or ``args`` cannot be pickled.

@@ -59,26 +59,28 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     Args:
         mesh: a ``DeviceMesh`` whose dimensions have names, or sizes by name, such as
             ``{"dp": 4, "tp": 2}``, which number the ranks of ``comm`` row by row.
-        comm: of the ranks of the mesh; default the communicator in force. Making a layout is a
-            collective: every rank of it must.
-        same: how that is compared: "exact", bit for bit; or "close", by results, which may differ
-            in rounding; all ranks get the first one's.
+        comm: the ranks of the mesh; default the current communicator. All of them must make the
+            layout, which is a collective.
+        same: how ranks with the role "same" are compared: "exact", what they send, bit for bit; or
+            "close", their results, which may differ in rounding, and all ranks get the first one's.
         roles: one for each axis.
 
             - ``"shard"``: ranks hold other samples; they are reduced over.
-            - ``"same"``: ranks hold the same samples, which count once. That is proved in every
-              call: what each would send is compared.
+            - ``"same"``: ranks hold the same samples, which count once. Every call compares them.
             - ``"first"``, ``"last"``, a number: only ranks of that coordinate have values. The
-              others get the result, and what they pass is not looked at.
+              others get the result, and what they pass does not count.
 
     Attributes:
-        rank: of this rank's shard; ``world_size``: the number of shards.
+        rank: the number of this rank's shard, from 0.
+        world_size: the number of shards.
         members: the ranks of these shards, as the job numbers them.
         mesh: axes, sizes and roles.
         whole: the communicator of all ranks of the mesh.
 
     Raises:
-        ConfigurationError: an axis has no role, or sizes and ranks do not go together.
+        ConfigurationError: an axis has no role, or sizes and ranks do not go together (on every
+            rank).
+        InputTypeError: ``mesh`` is no mesh whose axes have names (on every rank).
         LayoutError: in a call, on every rank: a role is wrong.
 
     >>> from distmetrics import mean
@@ -131,15 +133,16 @@ class layout(PassingCommunicator):  # noqa: N801  (users call it as a function)
     ) -> layout:
         """Return the layout of a mesh that a job has already, by the usual names of its axes.
 
-        ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``cp``, ``sp`` and ``ep`` hold other
-        samples, ``tp`` the same ones, and of ``pp`` the last stage has values.
+        Along ``dp``, ``dp_replicate``, ``dp_shard``, ``fsdp``, ``replicate``, ``shard``, ``cp``,
+        ``sp`` and ``ep`` ranks hold other samples, along ``tp`` the same ones, and of ``pp`` the
+        last stage has values. Errors are those of :class:`layout`.
 
         Args:
             source: an ``Accelerator`` with a ``parallelism_config``, a ``DeviceMesh``, sizes by
                 name, or "megatron", whose ``parallel_state`` is read if it is loaded.
-            comm: see :class:`layout`.
-            same: see :class:`layout`.
-            roles: of axes with other names, or that mean something else here.
+            comm: as for :class:`layout`.
+            same: as for :class:`layout`.
+            roles: of axes with other names, or with another role here.
 
         >>> run(4, lambda comm: str(layout.of({"dp": 2, "tp": 2}, comm=comm).mesh))[0]
         'dp 2 shard, tp 2 same'

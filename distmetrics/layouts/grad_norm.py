@@ -156,41 +156,43 @@ def grad_norm(
 ) -> Tensor:
     """Return the norm of all gradients of a model, as one process has it, on every rank.
 
-    ``(Σ |g|ᵖ)^(1/p)`` over the elements g of all gradients, each once; the largest ``|g|`` for inf.
-    Which ranks hold which elements, the placements of DTensors say (FSDP2, HSDP, tensor-parallel,
-    in any mixture). What no placement says is a copy: plain gradients, as DistributedDataParallel
-    leaves them, and DTensors on the other meshes of a job. Copies count once, and are compared:
-    their norms must agree to one part in a thousand.
+    The norm is ``(Σ |g|ᵖ)^(1/p)`` over the elements g of all gradients, each once; for inf the
+    largest ``|g|``. The placements of DTensors say which ranks hold which elements (FSDP2, HSDP,
+    tensor-parallel, in any mixture). Other gradients are taken for copies: plain ones, as
+    DistributedDataParallel leaves them, and DTensors on another mesh. Copies count once, and are
+    compared: their norms must agree to one part in a thousand.
 
-    One collective; gradients stay where they are. Those that are ``Partial`` still, as tensor
-    parallelism leaves them of weights that it does not split, are reduced before, which takes one
-    more and one for each dimension of their meshes.
+    It takes one collective; gradients stay where they are. Gradients that are still ``Partial``, as
+    tensor parallelism leaves them for weights that it does not split, are reduced first. That takes
+    one more collective, and one for each dimension of their meshes.
 
     Args:
-        parameters: one or some; those without a gradient, frozen ones say, are left out, and one
-            that comes twice counts once. A rank without any must call it too.
+        parameters: one or several. Those without a gradient are left out; one that comes twice
+            counts once. A rank without parameters must call it too.
         norm_type: p, at least 1, or inf.
-        shared: weights that several stages hold, tied embeddings say, by a name that those stages
-            agree on: each counts once. They may be in ``parameters`` as well.
-        comm: all ranks that hold parts of the model, by default those of the communicator in force,
-            whose layout, of data, is not looked at; or a layout of the parameters: along axes that
-            are "shard" ranks hold other ones, along "same" axes the same.
+        shared: weights that several stages hold, such as tied embeddings, by a name that those
+            stages agree on: each counts once. They may be in ``parameters`` as well.
+        comm: the ranks that hold parts of the model; default all ranks of the current communicator,
+            without its layout, which is one of data. Or a layout of the parameters: along "shard"
+            axes ranks hold different ones, along "same" axes the same.
 
-    Returns: 0-dim, the same on every rank, on the device of the first gradient; float64 if some
-    rank has gradients of double precision, else float32. Zero if there are no gradients; NaN or
-    infinite if some are.
+    Returns:
+        a 0-dim tensor, the same on every rank, on the device of the first gradient; float64 if some
+        rank has gradients of double precision, else float32. It is 0 if there are no gradients, NaN
+        or infinite if some are.
 
     Raises:
-        LayoutError: copies differ, or what are said to be shards are copies (on every rank).
+        LayoutError: copies differ, or shards of the layout are copies.
         InputError: ``norm_type`` is below 1, or only one rank along an axis has values.
         InputTypeError: a parameter is not a tensor, or a gradient is not dense.
-        MismatchError: ranks differ in ``norm_type`` or in the layout.
+        MismatchError: ranks differ in ``norm_type`` or in the layout. Every rank raises each of
+            these.
 
+    >>> from distmetrics import grad_norm, layout
     >>> def norm(comm):  # two stages of a pipeline, with a weight each
     ...     weight = torch.nn.Parameter(torch.zeros(1))
     ...     weight.grad = torch.tensor([3.0 + comm.rank])
     ...     return grad_norm(weight, comm=layout({"pp": 2}, pp="shard", comm=comm))
-    >>> from distmetrics import grad_norm, layout
     >>> run(2, norm)
     [tensor(5.), tensor(5.)]
     """

@@ -55,22 +55,22 @@ class Log:
     """The log of a training run: values of all ranks and steps, combined once a window.
 
     Between two flushes nothing is sent and nothing waits for the device: values are added up on it,
-    in float64. Ranks may log other names; a row has the names that some rank has logged.
+    in float64. Ranks may log different names; a row has the names that some rank has logged.
 
-    A value is a number or a tensor of one element, on any device; or it has one dimension. That is
-    an array, whose elements are combined each by itself and are a list in the row; for :meth:`std`
+    A value is a number or a tensor of one element, on any device; or it has one dimension. Then it
+    is an array, whose elements are combined one by one and are a list in the row; for :meth:`std`
     and :meth:`quantile` it is samples. A DTensor must be replicated. Any other value, and a name
-    that is logged as two kinds or shapes, is an error on every rank at the next flush. All but the
-    flush may be called in a function that is compiled, ``torch.compile(step, fullgraph=True)``.
+    that is logged as two kinds or shapes, is an error on every rank at the next flush. What logs a
+    value may be called in a compiled function, ``torch.compile(step, fullgraph=True)``.
 
     Args:
-        comm: who talks, or a layout; default the current communicator of each flush.
+        comm: the ranks, or a layout; default the current communicator of each flush.
         writers: who gets each row: functions ``writer(row, step)``, or loggers with
             ``log_metrics(row, step)``, such as those of ``distmetrics.log`` and of Lightning. They
-            are called on the first of all ranks alone.
+            are called on the first rank alone.
 
     Raises:
-        ConfigurationError: a writer is neither.
+        ConfigurationError: ``writers`` is no list of these.
 
     >>> def train(comm):
     ...     log = Log(comm)
@@ -115,30 +115,29 @@ class Log:
         """Log a mean: all values of all ranks, each counted by its weight.
 
         Args:
-            name: of the value; or the values by their names, which takes a third of the time.
-            value: a number or an array; it is not looked at where the weight is 0.
-            weight: what each value is a mean over, as tokens or samples; finite, not negative; one
-                for all elements of an array, or one of each. The mean of a window without weight
-                is NaN.
+            name: of the value; or a dict of values by name, which takes a third of the time.
+            value: a number or an array; it does not count where the weight is 0.
+            weight: how many tokens or samples a value is the mean of; finite, not negative; one for
+                all elements of an array, or one for each. A mean whose weights are all 0 is NaN.
         """
         self._note(name, "mean", value, weight)
 
     def sum(self, name: str | Values, value: Value | None = None) -> None:
-        """Log a part of a sum over all values of all ranks; or parts, by their names."""
+        """Log a value to be added to those of all ranks and steps; or values by names."""
         self._note(name, "sum", value)
 
     def max(self, name: str | Values, value: Value | None = None) -> None:
-        """Log a value of which the largest counts; NaN, where there is one. Or values by names."""
+        """Log a value of which the largest counts, or NaN if there is one; or values by names."""
         self._note(name, "max", value)
 
     def min(self, name: str | Values, value: Value | None = None) -> None:
-        """Log a value of which the smallest counts; NaN, where there is one. Or values by names."""
+        """Log a value of which the smallest counts, or NaN if there is one; or values by names."""
         self._note(name, "min", value)
 
     def same(self, name: str | Values, value: Value | None = None) -> None:
-        """Log a value that all ranks have, or values by names; the latest one counts.
+        """Log a value that is equal on all ranks, or values by names; the latest one counts.
 
-        Where ranks that log it have another one, the flush raises MismatchError on every rank.
+        Where it differs, the flush raises MismatchError on every rank.
         """
         self._note(name, "same", value)
 
@@ -150,17 +149,17 @@ class Log:
         NaN, where they weigh 1 or less together. After Chan, Golub and LeVeque, 1979.
 
         Args:
-            name: of the samples; or samples by their names.
-            value: one sample, or several in one dimension; the numbers may differ, also be 0.
-            weight: how often each counts, a mask say; one for all, or one of each.
+            name: of the samples; or a dict of samples by name.
+            value: one sample, or several in one dimension; their number may differ, and be 0.
+            weight: how often each counts, such as a mask; one for all, or one for each.
         """
         self._note(name, "std", value, weight)
 
     def quantile(self, name: str | Values, value: Value | None = None) -> None:
-        """Log samples, or such by names; the row has their p50, p90, p99 and max.
+        """Log samples, or samples by names; the row has their p50, p90, p99 and max.
 
-        They are ``name_p50`` and so on. Quantiles are right to 1 %, for sizes from 1e-9 to 6e8; the
-        maximum is exact.
+        They are ``name_p50`` and so on. The relative error of a quantile is at most 1 %, for sizes
+        from 1e-9 to 6e8; the maximum is exact. After DDSketch by Masson, Rim and Lee, 2019.
         """
         self._note(name, "quantile", value)
 
@@ -176,15 +175,19 @@ class Log:
         Every rank must call it, also one that has logged nothing. Ranks get the same bits.
 
         Args:
-            step: what writers get; default the number of flushes so far, this one included.
-            wait: with False the exchange runs in the background, in order, while this rank goes on;
-                ``result()`` of what is returned gives the row, and to writers. If nobody has asked
-                for it, the next flush gives it to writers, or raises its error on every rank.
+            step: the step that writers get; default the number of flushes, this one included.
+            wait: False runs the exchange in the background while this rank goes on. ``result()`` of
+                the handle that is returned gives the row, also to writers. If nobody asks for it,
+                the next flush gives it to writers, or raises its error.
+
+        Returns:
+            a dict of floats by name, or of lists of floats for arrays; or a handle of it.
 
         Raises:
-            MismatchError: ranks log a name in two ways, or what must be the same is not.
-            InputError: a value of some rank cannot be counted. Each on every rank; what was logged
-                is kept.
+            MismatchError: ranks log a name in two ways, or a value of :meth:`same` differs (on
+                every rank; what was logged is kept).
+            InputError: a value of some rank cannot be counted (likewise).
+            StateError: another rank has raised the error of its flush before.
             Exception: what a writer has raised, on its rank, once this flush is made or under way.
         """
         unasked = self._end_flush()
@@ -249,12 +252,12 @@ class Log:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank has logged since the last flush, to be saved."""
+        """Return what this rank has logged since the last flush, for a checkpoint."""
         if (unasked := self._end_flush()) is not None:
             raise unasked
         return {**self._window.state(), "flushes": self._flushes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that was saved, by this rank or by several, one after the other."""
+        """Add a state of :meth:`state_dict`; with fewer ranks than before call it for several."""
         self._window.load(state)
         self._flushes = max(self._flushes, state["flushes"])

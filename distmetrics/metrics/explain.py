@@ -80,22 +80,23 @@ class Explanation(NamedTuple):
 def explain(
     metrics: Any, *, world_size: int | None = None, layout: Any = None, **roles: str | int
 ) -> Explanation:
-    """Return what :func:`sync_and_compute` would do with metrics, without a collective.
+    """Return what :func:`sync_and_compute` would do and cost, without a collective.
 
-    Every rank is taken to hold what this one holds.
+    It assumes that every rank holds what this one holds. ``print`` the result; its ``cost`` has
+    the numbers of collectives and of bytes.
 
     Args:
         metrics: as for :func:`sync_and_compute`.
-        world_size: default that of the communicator that a sync would use, or 2 where that is a
-            world of one.
-        layout: a :class:`~distmetrics.layout`, or sizes by axis of one on paper; default that of
-            the communicator that a sync would use.
-        roles: of the axes of ``layout``, as :class:`~distmetrics.layout` takes them; those with the
-            usual names have the usual ones.
+        world_size: number of ranks; default that of the communicator that a sync would use, or 2 if
+            that is a world of one.
+        layout: a :class:`~distmetrics.layout`, or sizes by axis, such as ``{"dp": 2, "tp": 2}``;
+            default that of the communicator that a sync would use.
+        roles: of the axes of ``layout``, as for :class:`~distmetrics.layout`; axes with the usual
+            names have the usual roles.
 
     Raises:
-        StateError: ``metrics`` holds none.
-        InputError: a world of fewer than two ranks syncs nothing.
+        StateError: ``metrics`` holds no metric.
+        InputError: ``world_size`` is below 2.
         ConfigurationError: an axis has no role.
 
     >>> from torchmetrics import MeanMetric

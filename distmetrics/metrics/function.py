@@ -26,25 +26,27 @@ _WITHOUT_DATA = {"sum": 0, "mean": math.nan, "max": -math.inf, "min": math.inf}
 def from_function(
     compute: Callable[[dict[str, Tensor]], T], reduce: Mapping[str, Reduction]
 ) -> FunctionMetric[T]:
-    """Make a metric of a function and of what it reads.
+    """Make a metric of a function and of the values that it reads.
 
-    ``update(name=value, …)`` accumulates on this rank, ``compute()`` calls the function with what
-    this rank has, and :func:`sync_and_compute` with what all ranks have together. ``reset()``
-    forgets.
+    ``update(name=value, …)`` accumulates values on this rank, ``compute()`` calls the function with
+    those of this rank, and :func:`sync_and_compute` with those of all ranks. ``reset()`` forgets.
 
     Args:
         compute: called with a dict from each name to a tensor; its result is the metric's value.
         reduce: how each value is accumulated, over updates and over ranks alike. ``"sum"``,
             ``"max"``, ``"min"``: elementwise, so all updates bring equal shapes; sums are kept in
             float64 or int64. ``"cat"``: joined along dim 0, in rank order. ``"mean"``: Σ wᵢxᵢ / Σ
-            wᵢ in float64; every update that brings one must say ``weight=``, the number of samples
-            behind it, since batches and shards differ in size.
+            wᵢ in float64; an update with such a value needs ``weight=``, the number of samples
+            behind it.
 
-    Returns: the metric. What was never updated is 0 for a sum, NaN for a mean, -inf and inf for max
-        and min, empty for cat. A rank without data is neutral.
+    Returns:
+        the metric. A value without updates is 0 for a sum, NaN for a mean, -inf and inf for max and
+        min, empty for cat. A rank without data changes nothing.
 
     Raises:
-        InputError: an unknown reduction, or a value called ``weight`` beside a mean.
+        InputError: an unknown reduction, or a value called ``weight`` beside a mean. In ``update``:
+            an unknown name, another shape than before, or a mean without a weight.
+        StateError: in ``update``, inside a block of :func:`synced`.
 
     >>> sums = {"correct": "sum", "total": "sum"}
     >>> accuracy = from_function(lambda s: s["correct"] / s["total"], reduce=sums)

@@ -148,8 +148,9 @@ def agree_on_metrics(
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], dict[str, str]]:
     """Check that all ranks have the same metrics, where an update may have made differences.
 
-    Returns: which ranks have updated each metric; which metrics borrow attributes; and, by the
-        paths of states that some metrics show, those of the metrics that hold them.
+    Returns:
+        which ranks have updated each metric; which metrics borrow attributes; and, by the paths of
+        states that some metrics show, those of the metrics that hold them.
     """
     records = [[*schema.metrics] for schema in schemas]
     updated, borrowing = [], []

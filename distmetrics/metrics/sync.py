@@ -45,30 +45,32 @@ def sync_and_compute(
 ) -> Any:
     """Compute metrics over the data of all ranks, as one process that saw it all would have.
 
-    All metrics are synced together, however many they are: in one collective if their states are
-    small, and see :func:`~distmetrics.explain`. Local state is as before afterwards, also when
+    All metrics are synced together: in one collective if their states are small;
+    :func:`~distmetrics.explain` says in how many. Afterwards local state is as before, also if
     computing raises; only a metric that resets itself as it computes is reset.
 
     Args:
         metrics: a metric of torchmetrics, torcheval or :func:`~distmetrics.from_function`, a
             ``MetricCollection``, or a mapping, sequence or module that holds such.
-        loader: what the metrics were updated from, to be warned if it repeats samples. Without it,
-            that is asked of the loader that this rank has read last, if it has as many batches as
-            the metrics have updates.
+        loader: the loader whose batches have updated the metrics: a
+            :class:`~distmetrics.RepeatedSamplesWarning` tells if it repeats samples. Default the
+            loader that this rank has read last, if it has as many batches as the metrics have
+            updates.
         allow_pickle: sync states that hold objects of any class too, by pickling them. Unpickling
             runs code that the sender chooses, so it is for ranks that you trust.
         comm: default the process group that the metrics were made for (``process_group=``), else
-            the communicator in force. Metrics of different groups need a call for each group.
+            the current communicator. Metrics of different groups need one call for each group.
         name: shown in errors.
 
-    Returns: the metric's value; for a mapping the same keys with values, for a sequence a list, for
+    Returns:
+        the metric's value; for a mapping the same keys with values, for a sequence a list, for
         another module a dict from the metric's path to its value. The same on every rank.
 
     Raises:
         MismatchError: the metrics, or ``allow_pickle``, differ between ranks (on every rank, before
             data moves).
-        StateError: a state can't be sent, ``metrics`` holds none, or its metrics were made for
-            different process groups (on every rank).
+        StateError: a state can't be sent, a metric is being synced already, ``metrics`` holds no
+            metric, or metrics of different process groups (on every rank).
         ConfigurationError: a metric was made for a process group that this rank is not in (on this
             rank).
 
@@ -96,9 +98,8 @@ def synced(
     """Put the state of all ranks into the metrics for the length of the block.
 
     Afterwards local state is back. Inside, ``metric.compute()`` does not sync again. What
-    ``metric.update()`` adds there is lost with the state of all ranks; ``metric(…)`` is refused by
-    torchmetrics. A metric that is reset inside is reset afterwards, unless the block ends in an
-    exception.
+    ``metric.update()`` adds inside is lost; torchmetrics refuses ``metric(…)`` there. A metric that
+    is reset inside is reset afterwards, unless the block ends in an exception.
 
     Args:
         metrics: as for :func:`sync_and_compute`.
@@ -106,10 +107,14 @@ def synced(
         comm: as for :func:`sync_and_compute`.
         name: shown in errors.
 
-    Yields: the plan that was carried out (``print(plan.describe())``), or None in a world of one.
+    Yields:
+        the plan that was carried out (``print(plan.describe())``), or None in a world of one.
 
-    Raises: as :func:`sync_and_compute`; ``StateError`` where ranks that a layout hands values to
-        have other metrics.
+    Raises:
+        StateError: as :func:`sync_and_compute`, or ranks that a layout gives values to have other
+            metrics.
+        MismatchError: as :func:`sync_and_compute`.
+        ConfigurationError: as :func:`sync_and_compute`.
 
     >>> from torchmetrics import SumMetric
     >>> def total(comm):
@@ -225,18 +230,20 @@ def sync_async(
 ) -> Handle[Any]:
     """Begin what :func:`~distmetrics.sync_and_compute` does; return a handle of its result.
 
-    The metrics are copied, and free at once: they may be updated or reset. Every rank must call it,
-    in the same order with its other calls in the background. A few may be under way; the next one
-    waits for the first of them.
+    The metrics are copied, so they may be updated or reset at once. Every rank must call it, and in
+    the same order as its other background calls. Eight may be under way; the next one waits for the
+    first of them.
 
     Args:
         metrics: as for :func:`~distmetrics.sync_and_compute`.
-        allow_pickle: likewise.
-        comm: likewise. The exchange has a process group of its own.
+        allow_pickle: as for :func:`~distmetrics.sync_and_compute`.
+        comm: as for :func:`~distmetrics.sync_and_compute`. The exchange has a process group of its
+            own.
         name: shown in errors.
 
-    Returns: a handle; ``result()`` returns the values, or raises on every rank what
-        :func:`~distmetrics.sync_and_compute` raises.
+    Returns:
+        a handle, whose ``wait()`` waits for the end, and whose ``result()`` also returns the values
+        or raises what :func:`~distmetrics.sync_and_compute` raises.
 
     >>> from torchmetrics import MeanMetric
     >>> def score(comm):

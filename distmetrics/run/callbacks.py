@@ -21,25 +21,47 @@ Mode = Annotated[Literal["min", "max"], one_of("min", "max")]
 
 
 class Callback(Hooks):
-    """Override the moments that matter; each is called on every rank.
+    """Override the hooks that you need; each is called on every rank.
 
-    ``on_exception(trainer, module, exception)`` comes when a run fails on this rank, before
-    ``teardown``.
+    A module has the same hooks, and its own is called first. A module's hook gets the arguments
+    below, a callback's the trainer and the module before them.
+
+    - ``setup(stage)`` and ``teardown(stage)``: before and after a stage, also one that failed:
+      "fit", "validate", "test" or "predict".
+    - ``on_fit_start()`` and ``on_fit_end()``: weights and optimizers are in place.
+    - ``on_train_start()`` and ``on_train_end()``: before the first epoch, after the last.
+    - ``on_train_epoch_start()`` and ``on_train_epoch_end()``: the latter after the epoch's
+      validation. The module may log in it; callbacks find all values of the epoch.
+    - ``on_train_batch_start(batch, batch_idx)`` and ``on_train_batch_end(outputs, batch,
+      batch_idx)``: around a step and its update. A rank without a batch calls those of callbacks,
+      with None.
+    - ``on_before_backward(loss)``, ``on_after_backward()``, and
+      ``on_before_optimizer_step(optimizer)``: the latter before gradients are clipped.
+    - ``on_validation_start()``, ``on_validation_epoch_start()``,
+      ``on_validation_batch_start(batch, batch_idx)``,
+      ``on_validation_batch_end(outputs, batch, batch_idx)``, ``on_validation_epoch_end()`` and
+      ``on_validation_end()``; likewise ``on_test_...`` and ``on_predict_...``. With several loaders
+      those of a batch get ``dataloader_idx`` as a last argument. Ranks may have different numbers
+      of batches.
+    - ``on_save_checkpoint(checkpoint)``: things may be added to what a checkpoint will hold.
+    - ``on_load_checkpoint(checkpoint)``: before a checkpoint is put in place.
+    - ``on_exception(exception)``, of callbacks alone: a run has failed on this rank; before
+      ``teardown``.
+
+    Strategies that start processes work on copies of callbacks. Afterwards the callback has the
+    state that :meth:`state_dict` returned on rank 0, and no other change.
 
     >>> class Counter(Callback):
     ...     batches = 0
     ...     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
     ...         self.batches += 1
-
-    Strategies that start processes work on copies of callbacks: what :meth:`state_dict` returns on
-    rank 0 is brought home, other attributes are not.
     """
 
     _kept: ClassVar[tuple[str, ...]] = ()  # the attributes that a checkpoint keeps
 
     @property
     def state_key(self) -> str:
-        """What a checkpoint keeps this callback's state under."""
+        """The name under which a checkpoint keeps this callback's state."""
         return type(self).__qualname__
 
     on_exception = Hooks._nothing
@@ -61,7 +83,7 @@ class MonitorCallback(Callback):
 
     @property
     def state_key(self) -> str:
-        """What a checkpoint keeps the state under."""
+        """The name under which a checkpoint keeps this callback's state."""
         return f"{type(self).__name__}(monitor={self.monitor!r}, mode={self.mode!r})"
 
     def on_validation_end(self, trainer: RunContext, module: Module) -> None:
@@ -96,20 +118,23 @@ def badness(value: float | None, mode: Mode) -> float:
 class EarlyStopping(MonitorCallback):
     """Stop training once ``monitor`` no longer gets better.
 
-    Acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not better.
-    With ``val_check_interval`` each validation counts, and training ends after the one that was
-    once too often not better.
+    It acts on the value of all ranks, so all ranks stop in the same epoch. NaN counts as not
+    better. With ``val_check_interval`` it looks at each validation instead of each epoch.
 
     Args:
-        monitor: a logged value.
+        monitor: the name of a logged value.
         mode: "min" or "max": which is better.
         patience: how many epochs, or validations, in a row without improvement end training.
-        min_delta: what counts as an improvement must exceed this.
+        min_delta: an improvement must be larger than this.
 
     Attributes:
         best_score: the best value so far.
-        wait_count: how many epochs, or validations, have gone by since then.
-        stopped_epoch: the epoch that was the last, or None.
+        wait_count: number of epochs, or validations, since then.
+        stopped_epoch: the epoch after which training was ended, or None.
+
+    Raises:
+        ConfigurationError: an argument is of another kind. In a fit: ``monitor`` is not logged, or
+            each rank has its own value.
 
     >>> EarlyStopping("val_loss", patience=2).mode
     'min'
@@ -129,7 +154,7 @@ class EarlyStopping(MonitorCallback):
         check_fields(self)
 
     def on_train_start(self, trainer: RunContext, module: Module) -> None:
-        """Stop at once in a fit that goes on from where training had been stopped."""
+        """Stop at once in a fit that resumes after an early stop."""
         had_stopped = self.stopped_epoch is not None and self.wait_count >= self.patience
         if trainer.global_step > 0 and had_stopped:
             trainer.should_stop = True
@@ -152,27 +177,31 @@ class EarlyStopping(MonitorCallback):
 class ModelCheckpoint(MonitorCallback):
     """Save a checkpoint after each epoch that is among the best, and drop those that no longer are.
 
-    With ``val_check_interval`` it is after each validation, with ``every_n_train_steps`` after so
+    With ``val_check_interval`` it saves after validations, with ``every_n_train_steps`` after so
     many steps.
 
-    Acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a
+    It acts on the value of all ranks. Rank 0 writes, into a temporary file that is then renamed: a
     file with a checkpoint's name is whole. All ranks go on when it is there.
 
     Args:
-        monitor: a logged value; None keeps the latest instead of the best.
+        monitor: the name of a logged value; None keeps the latest instead of the best.
         mode: "min" or "max": which is better.
         save_top_k: how many to keep; -1 keeps all, 0 none.
         save_last: also keep the latest epoch as ``last.ckpt``.
         dirpath: where to; default ``checkpoints`` in the trainer's ``default_root_dir``.
-        every_n_epochs: look at every n-th epoch alone.
-        every_n_train_steps: look after every n-th optimizer step instead: at the latest value of
-            ``monitor`` that is the same on every rank, or without ``monitor`` just save.
+        every_n_epochs: look only after every n-th epoch.
+        every_n_train_steps: look after every n-th optimizer step instead, at the latest value of
+            ``monitor`` that is the same on every rank.
         filename: name without ``.ckpt``; ``{epoch}``, ``{step}`` and logged values are filled in,
             with a format as in ``{val_loss:.3f}``.
 
     Attributes:
-        best_k_models: the checkpoints that are kept, and their values; the best is the first.
-        last_model_path: the checkpoint of ``save_last``.
+        best_k_models: the values of the checkpoints that are kept, by path, the best first.
+        last_model_path: the checkpoint of ``save_last``, or "".
+
+    Raises:
+        ConfigurationError: an argument is of another kind, or ``filename`` cannot be filled in. In
+            a fit: ``monitor`` is not logged, or each rank has its own value.
 
     >>> ModelCheckpoint("val_f1", mode="max", save_last=True).best_model_path
     ''
@@ -198,7 +227,7 @@ class ModelCheckpoint(MonitorCallback):
 
     @property
     def state_key(self) -> str:
-        """What a checkpoint keeps the state under."""
+        """The name under which a checkpoint keeps this callback's state."""
         every = self.every_n_train_steps
         return super().state_key + (f", every_n_train_steps={every}" if every else "")
 
@@ -292,11 +321,14 @@ def kept_checkpoint(trainer: RunContext, which: str) -> tuple[str | None, str]:
 class LearningRateMonitor(Callback):
     """Log every optimizer's learning rate as ``lr-Adam``, of a group as ``lr-Adam/pg1``.
 
-    The values go to the loggers, and to ``trainer.callback_metrics``. A scheduler's ``name`` stands
-    in the place of ``lr-Adam``.
+    The values go to the loggers, and to ``trainer.callback_metrics``. A scheduler's ``name``
+    replaces ``lr-Adam``.
 
     Args:
-        logging_interval: "step" (each that loggers hear of), "epoch", or None for both.
+        logging_interval: "step" (those that loggers get), "epoch", or None for both.
+
+    Raises:
+        ConfigurationError: another ``logging_interval``.
 
     >>> LearningRateMonitor("epoch").logging_interval
     'epoch'
@@ -341,7 +373,7 @@ def _rates(trainer: RunContext) -> dict[str, float]:
 class ProgressBar(Callback):
     """A bar for each epoch on rank 0's standard error, with what is logged with ``prog_bar=True``.
 
-    A trainer adds one by itself where standard error is a terminal.
+    A trainer adds one where rich is installed and standard error is a terminal.
 
     Raises:
         MissingDependencyError: rich is not installed.
@@ -392,7 +424,7 @@ class ProgressBar(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Move the bar of the evaluation on; the next begins anew."""
+        """Move the bar of the evaluation on; it begins anew with the next one."""
         self._advance(trainer, self._stage, batch_idx + dataloader_idx)
 
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end

@@ -60,9 +60,9 @@ class LoopProgress:
 
 
 class RunContext:
-    """A trainer as it is seen while it runs; :class:`~distmetrics.train.Trainer` is one.
+    """A trainer as hooks see it while it runs; :class:`~distmetrics.train.Trainer` is one.
 
-    Its flags are attributes too, such as ``max_epochs``.
+    The flags are attributes too, such as ``max_epochs``.
 
     Attributes:
         config: the flags.
@@ -71,17 +71,15 @@ class RunContext:
         loggers: where values go.
         progress: how far the fit is.
         values: what has been logged.
-        should_stop: set it, on any rank, to end training.
+        should_stop: set it, on any rank, to end training with the epoch, or with the next
+            validation in it.
         sanity_checking: True in the validation before training.
-        num_batches: of the loop under way on this rank; None where it is not known.
+        num_batches: number of batches of the loop under way on this rank; None if not known.
         absent_ranks: how many ranks have no batch in the training step under way.
         datamodule: the data module of the call under way, if it has one.
-        fit_state: the fit under way.
-        log: where a value goes that is logged now.
-        run: the call under way.
 
     Raises:
-        ConfigurationError: a flag is set.
+        ConfigurationError: a flag is changed.
 
     >>> from distmetrics.train import Callback, Trainer
     >>> class StopAfter100Steps(Callback):
@@ -103,9 +101,9 @@ class RunContext:
     num_batches: int | None
     absent_ranks: int
     datamodule: Any
-    fit_state: Any
-    log: LogBook | None
-    run: Any
+    fit_state: Any  # of the fit under way
+    log: LogBook | None  # where a value goes that is logged now
+    run: Any  # of the call under way
 
     def __getattr__(self, name: str) -> Any:
         if name in _FLAGS and "config" in vars(self):
@@ -151,7 +149,11 @@ class RunContext:
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """The latest value of everything logged, by name."""
+        """The latest value of everything logged, by name, in float64 on the CPU.
+
+        A name that is logged for steps and for epochs is here as ``name_step`` and ``name_epoch``.
+        ``logged_metrics`` is the same.
+        """
         return self.values.callback_metrics
 
     logged_metrics = callback_metrics
@@ -180,8 +182,8 @@ class RunContext:
     def save_checkpoint(self, *paths: str | Path, drop: Sequence[str | Path] = ()) -> None:
         """Write a checkpoint of the fit under way to each path, on rank 0; every rank must call it.
 
-        Called by a callback it is written when all callbacks have had their turn, so that it holds
-        what they have noted.
+        If a callback calls it, it is written after all callbacks have been called, so that it holds
+        their state.
 
         Args:
             paths: where to.
@@ -195,7 +197,7 @@ class RunContext:
         self.run.save([Path(path) for path in paths], [Path(path) for path in drop])
 
     def log_values(self, values: Mapping[str, float]) -> None:
-        """Make numbers known that are the same on every rank, and give them to the loggers."""
+        """Log numbers that are the same on every rank: for the loggers and ``callback_metrics``."""
         for name in values:
             check_name(name)
         numbers = {name: as_number(name, value) for name, value in values.items()}

@@ -19,8 +19,7 @@ class DataModule(WithHparams):
     """The data of a task, apart from the model: override what the task has.
 
     Attributes:
-        trainer: the trainer that uses it, while it does: for shards of one's own,
-            ``self.trainer.global_rank``.
+        trainer: the trainer that uses it, or None; it has ``global_rank``, for shards of your own.
 
     >>> from torch.utils.data import DataLoader
     >>> class Digits(DataModule):
@@ -46,7 +45,7 @@ class DataModule(WithHparams):
         """Called on every rank after ``stage``."""
 
     def train_dataloader(self) -> Any:
-        """Return the loader to train on; the others one to evaluate on, or a list of several."""
+        """Return the loader of this stage; to evaluate, it may be a list of several."""
         return None
 
     val_dataloader = test_dataloader = predict_dataloader = train_dataloader

@@ -155,7 +155,8 @@ class Fit:
     def _take_steps(self, limit: int | None, *, is_due: bool) -> bool:
         """Take as many steps as the rank with most batches has, on every rank.
 
-        Returns: whether the epoch is over, and ``max_steps`` leaves nothing of it.
+        Returns:
+            whether the epoch is over, and ``max_steps`` leaves nothing of it.
         """
         trainer, progress = self.trainer, self.progress
         likely = "an empty data set, or fewer samples than a batch and drop_last=True."

@@ -23,31 +23,7 @@ T = TypeVar("T")
 
 
 class Hooks:
-    """The moments of a run at which a module and its callbacks may do something, on every rank.
-
-    A module's hook gets what follows, a callback's the trainer and the module before it. The
-    module's own comes first.
-
-    - ``setup(stage)`` and ``teardown(stage)``: before and after a stage, also one that failed:
-      "fit", "validate", "test" or "predict".
-    - ``on_fit_start()`` and ``on_fit_end()``: weights and optimizers are in place.
-    - ``on_train_start()`` and ``on_train_end()``: before the first epoch, after the last.
-    - ``on_train_epoch_start()`` and ``on_train_epoch_end()``: the latter after the epoch's
-      validation. The module may log in it; callbacks find all values of the epoch.
-    - ``on_train_batch_start(batch, batch_idx)`` and ``on_train_batch_end(outputs, batch,
-      batch_idx)``: around a step and its update. A rank without a batch calls those of callbacks,
-      with None.
-    - ``on_before_backward(loss)``, ``on_after_backward()``, and
-      ``on_before_optimizer_step(optimizer)``: the latter before gradients are clipped.
-    - ``on_validation_start()``, ``on_validation_epoch_start()``,
-      ``on_validation_batch_start(batch, batch_idx)``,
-      ``on_validation_batch_end(outputs, batch, batch_idx)``, ``on_validation_epoch_end()`` and
-      ``on_validation_end()``; likewise ``on_test_...`` and ``on_predict_...``. With several loaders
-      those of a batch get ``dataloader_idx`` as a last argument. Ranks may have different numbers
-      of batches.
-    - ``on_save_checkpoint(checkpoint)``: things may be added to what a checkpoint will hold.
-    - ``on_load_checkpoint(checkpoint)``: before a checkpoint is put in place.
-    """
+    """The hooks of a module and of a callback; ``Callback`` lists them."""
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing at a moment that is not overridden."""
@@ -98,12 +74,12 @@ class WithHparams:
     ) -> None:
         """Keep the arguments of ``__init__`` as ``self.hparams``; call it there.
 
-        Those of a subclass whose ``__init__`` called this one are kept too, and modules are not:
-        their weights are in the checkpoint already. Loggers get them, and checkpoints, so that
-        ``load_from_checkpoint`` can make the object again.
+        Arguments of a subclass's ``__init__`` are kept too, but no modules, whose weights are in
+        the checkpoint already. Loggers and checkpoints get them, so that ``load_from_checkpoint``
+        can make the object again.
 
         Args:
-            names: of the arguments to keep, or mappings of what to keep; default all arguments.
+            names: of the arguments to keep, or mappings of values to keep; default all arguments.
             ignore: names not to keep.
             logger: whether loggers get them.
 
@@ -172,18 +148,18 @@ class Module(Hooks, nn.Module, WithHparams):
     """A model that a :class:`~distmetrics.train.Trainer` can train and evaluate.
 
     Override ``training_step`` and ``configure_optimizers`` to train, ``validation_step`` and
-    ``test_step`` to evaluate, ``predict_step`` to predict, and any of the :class:`Hooks`. Nothing
-    in it says on how many devices it runs.
+    ``test_step`` to evaluate, ``predict_step`` to predict, and any of the hooks that
+    :class:`~distmetrics.train.Callback` lists. Nothing in it says on how many devices it runs.
 
-    A method ``training_step_end(outputs)`` gets what ``training_step`` returned, under every
-    strategy; where one process splits a batch over devices, what all of them returned, joined. What
-    it returns counts. ``training_epoch_end(outputs)`` gets what the epoch's steps returned on this
-    rank, without gradients; of several loaders one list each. Without it outputs are not kept. Both
-    are there for validations and tests too.
+    A method ``training_step_end(outputs)`` gets what ``training_step`` returned; where one process
+    splits a batch over devices, what all of them returned, joined. What it returns takes the place
+    of the step's. A method ``training_epoch_end(outputs)`` gets a list of what the epoch's steps
+    returned on this rank, without gradients; with several loaders a list of lists. Validations and
+    tests have the same two.
 
-    With ``self.automatic_optimization = False`` its ``training_step`` does all:
-    ``optimizer.zero_grad()``, ``self.manual_backward(loss)`` and ``optimizer.step()`` for each of
-    ``self.optimizers()``, and the schedulers' steps.
+    With ``self.automatic_optimization = False``, ``training_step`` calls ``optimizer.zero_grad()``,
+    ``self.manual_backward(loss)`` and ``optimizer.step()`` for each of ``self.optimizers()``, and
+    steps the schedulers.
 
     >>> from torch import nn
     >>> from distmetrics.train import Trainer
@@ -210,7 +186,7 @@ class Module(Hooks, nn.Module, WithHparams):
         return {**vars(self), "_trainer": None}
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """Return the loss of a batch, or a dict with "loss" and what else it makes.
+        """Return the loss of a batch, or a dict with "loss" and other values.
 
         If the loss is a mean over a different number of tokens, rows or boxes each time, return
         this number as "weight": the gradients are then those of one batch of all of them.
@@ -352,12 +328,12 @@ class Module(Hooks, nn.Module, WithHparams):
                 computed and reset).
             prog_bar: show it in the progress bar.
             on_step: keep each step's value, as ``name``, or as ``name_step`` if there is one of the
-                epoch too. Default in ``training_step`` only. It is this rank's own, unless
+                epoch too; default only in ``training_step``. It is this rank's own, unless
                 ``sync_dist=True`` in training.
-            on_epoch: keep the epoch's value. Default everywhere but in ``training_step``.
-            sync_dist: True: in training combine each step's value over all ranks too, at one
-                collective a step.
-                False: keep this rank's own values; callbacks refuse to act on them.
+            on_epoch: keep the epoch's value; default everywhere but in ``training_step``.
+            sync_dist: True also combines each training step's value over all ranks, in one
+                collective a step. False keeps this rank's own values; callbacks refuse to act on
+                them.
             rank_zero_only: rank 0's own value, for something already combined; other ranks may skip
                 the call. After the epoch every rank knows it.
             batch_size: weight of the value in a mean; default the first dimension of the batch's
@@ -366,8 +342,8 @@ class Module(Hooks, nn.Module, WithHparams):
             logger: False keeps the value from the trainer's loggers.
 
         Raises:
-            InputError: more than one element, or no batch size to be found.
-            ConfigurationError: options that contradict each other, or no epoch is under way.
+            InputError: the value has several elements, or no batch size is found.
+            ConfigurationError: options contradict each other, or no epoch is under way.
             MismatchError: ranks log the name in different ways (on every rank, at the end of the
                 epoch).
         """
@@ -395,14 +371,13 @@ class Module(Hooks, nn.Module, WithHparams):
     def all_gather(self, tree: T, *, sync_grads: bool = False) -> T:
         """Return every rank's tree, tensors stacked to ``[world_size, *shape]``.
 
-        See :func:`distmetrics.all_gather`. Every rank must call it, so it has no place under
-        ``if self.trainer.is_global_zero``. In a validation or test step ranks may have different
-        numbers of batches: gather at the end of the epoch.
+        See :func:`distmetrics.all_gather`. Every rank must call it. In a validation or test step
+        ranks may have different numbers of batches: gather at the end of the epoch.
 
         Raises:
             MismatchError: trees, dtypes or shapes differ (on every rank). For shards of different
                 length call :func:`distmetrics.all_gather_cat`.
-            DivergedError: some rank has no batch in this training step, and will not come here.
+            DivergedError: some rank has no batch in this training step, so it will not call this.
         """
         trainer = self.trainer
         if trainer.absent_ranks:
@@ -462,7 +437,7 @@ class Module(Hooks, nn.Module, WithHparams):
 
     @contextmanager
     def toggled(self, optimizer: ManualOptimizer | Optimizer) -> Iterator[None]:
-        """Let only the optimizer's parameters have gradients inside the block: a GAN's half."""
+        """Let only the optimizer's parameters have gradients inside the block, as for a GAN."""
         inner: Any = optimizer
         own = set(parameters_of(inner))
         others = [p for p in self.parameters() if p.requires_grad and p not in own]

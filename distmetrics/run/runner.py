@@ -53,34 +53,35 @@ _is_launched: ContextVar[bool] = ContextVar("distmetrics_is_launched", default=F
 
 
 class Runner(RunnerWorld):
-    """Runs a training loop of one's own on one device or many: it is called, and calls nothing.
+    """Runs a training loop of your own on one device or many.
 
     Subclass it and put the loop into ``run``, or pass a function to :meth:`launch`. Either is
-    called on every rank. The loop then calls what it gets from :meth:`setup` and
-    :meth:`setup_dataloaders`, and :meth:`backward` instead of ``loss.backward()``.
+    called on every rank. The loop uses what :meth:`setup` and :meth:`setup_dataloaders` return, and
+    calls :meth:`backward` instead of ``loss.backward()``.
 
     Args:
         strategy: how the model is split over devices: a name such as "ddp", a
             :class:`~distmetrics.strategies.base.Strategy`, or "auto".
-        devices: number of processes on this machine, or what the strategy takes else; "auto", the
-            default, is what a launcher has started, else every GPU, else 1.
-        accelerator: "cpu", "gpu", "tpu" or "auto", the default.
-        num_nodes: number of machines; default 1.
-        precision: 64, 32, 16, "bf16" and so on; None leaves it as it is.
-        plugins: a cluster environment of one's own.
+        devices: number of devices on this machine, a list of their numbers, or -1 for all; "auto"
+            is the launcher's number of processes, else every GPU, else 1.
+        accelerator: "cpu", "gpu", "tpu" or "auto".
+        num_nodes: number of machines.
+        precision: 64, 32, 16, "bf16" and so on; None and 32 convert nothing.
+        plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`.
         gpus: short for ``devices`` with ``accelerator="gpu"``.
         tpu_cores: short for ``devices`` with ``accelerator="tpu"``.
-        seed: of all random generators, on every rank, and of the order of the training samples.
-        layout: what ranks hold along the axes of a mesh, where not each has samples of its own;
-            data is dealt out to its shards, and values go over it. Sizes, ``{"dp": 2, "tp": 2}``;
-            roles of the strategy's mesh; or a function that returns a ``layout`` on each rank.
+        seed: of all random generators, the same on every rank, and of the order of the training
+            samples.
+        layout: what ranks hold along the axes of a mesh, where some hold the same samples; data is
+            dealt out to its shards, and values go over it. Sizes, ``{"dp": 2, "tp": 2}``; roles of
+            the strategy's mesh; or a function that returns a :class:`~distmetrics.layout`.
 
     Attributes:
         strategy: how the model is split over devices.
-        seed: of the random generators, or None.
+        seed: as it was passed.
 
     Raises:
-        ConfigurationError: flags that contradict each other, or ask for what is not here.
+        ConfigurationError: flags contradict each other, or ask for what this machine lacks.
 
     >>> import torch
     >>> class Fit(Runner):
@@ -152,7 +153,8 @@ class Runner(RunnerWorld):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Override it with the loop; calling it launches the loop on every rank.
 
-        Returns: what the loop returns; rank 0's where ranks are started for the call.
+        Returns:
+            what the loop returns on this rank; rank 0's result if the call starts the ranks.
 
         Raises:
             ConfigurationError: it is not overridden, or a launch is under way.
@@ -164,7 +166,10 @@ class Runner(RunnerWorld):
         )
 
     def launch(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``fn(runner, *args, **kwargs)`` on every rank; results and errors are as of run.
+        """Call ``fn(runner, *args, **kwargs)`` on every rank; result and errors as of :meth:`run`.
+
+        Raises:
+            InputTypeError: ``fn`` does not take these arguments.
 
         >>> Runner(strategy="single").launch(lambda runner, x: runner.world_size * x, 3)
         3
@@ -184,10 +189,10 @@ class Runner(RunnerWorld):
 
     @contextmanager
     def on_rank(self, *, owners: bool = True) -> Iterator[None]:
-        """Be in a launch on this rank inside the block, with nothing set up when it begins.
+        """Be in a launch on this rank inside the block; the trainer uses it.
 
         Args:
-            owners: whether a layout may have roles with an owner: ranks without values.
+            owners: whether a layout may have ranks without values.
         """
         self._forget()
         self._launched = True
@@ -203,15 +208,18 @@ class Runner(RunnerWorld):
     def seed_everything(self, seed: int, workers: bool = True) -> int:
         """Seed Python, NumPy and torch, the same on every rank, and the order of training samples.
 
+        NumPy is seeded if it is imported.
+
         Args:
             seed: from 0 to 2³² - 1.
-            workers: let worker processes of loaders that are set up later draw other numbers on
-                each rank.
+            workers: let workers of loaders that are set up later draw different numbers on each
+                rank.
 
-        Returns: the seed.
+        Returns:
+            the seed.
 
         Raises:
-            ConfigurationError: it is no such number.
+            ConfigurationError: the seed is out of range.
         """
         check("seed_everything", locals(), {"seed": SEED, "workers": FLAG})
         self.seed_data(seed, workers=workers)
@@ -219,28 +227,29 @@ class Runner(RunnerWorld):
         return seed
 
     def seed_data(self, seed: int, *, workers: bool) -> None:
-        """Seed the order of training samples, and loaders' workers, where they are set up later."""
+        """Seed the order of training samples, and workers, of loaders that are set up later."""
         self._data_seed, self._seed_workers = seed, workers
 
     def setup(self, model: nn.Module, *optimizers: Optimizer, move_to_device: bool = True) -> Any:
         """Prepare a model and the optimizers of its parameters; every rank must call it.
 
-        The model has rank 0's weights then. Make schedulers after it, for the optimizers that it
+        Afterwards every rank has rank 0's weights. Make schedulers of the optimizers that it
         returns.
 
         Args:
             model: the user's; it is not copied.
-            optimizers: of this model's parameters.
+            optimizers: those of this model's parameters.
             move_to_device: False leaves the model where it is.
 
-        Returns: the model to call, or ``(model, *optimizers)``; see
+        Returns:
+            the model to call, or ``(model, *optimizers)``; see
             :class:`~distmetrics.runner.RunnerModule` and
             :class:`~distmetrics.runner.RunnerOptimizer`.
 
         Raises:
             ConfigurationError: outside of a launch, a model or optimizer that has been set up
-                already, an optimizer of another model.
-            InputTypeError: no module, or no optimizer.
+                already, or an optimizer of another model.
+            InputTypeError: ``model`` is no module, or one of ``optimizers`` no optimizer.
         """
         comm = self._comm("setup")
         _check_flags("setup", locals())
@@ -280,20 +289,21 @@ class Runner(RunnerWorld):
         """Prepare loaders: this rank's samples, on this rank's device.
 
         Args:
-            loaders: of all the data; batch sizes are each rank's.
+            loaders: one or several, of all the data; batch sizes are each rank's.
             train: True deals out so that every rank takes the same number of steps: where the
                 samples don't divide, some count twice (or the tail is left out with ``drop_last``).
-                False: every sample once, so that ranks may have different numbers of batches. None:
-                a loader that shuffles, or has any sampler but the sequential one, is for training,
-                each by itself; ``backward`` in a pass over another is an error.
+                False: every sample once, so that ranks may have different numbers of batches. None
+                decides for each loader: one that shuffles, or has any sampler but the sequential
+                one, is for training; ``backward`` in a pass over another is an error.
             replace_sampler: False leaves the samplers as they are.
             move_to_device: False leaves the batches where they are.
 
-        Returns: a loader for one, else a list.
+        Returns:
+            a loader for one, else a list.
 
         Raises:
-            ConfigurationError: outside of a launch, or set up twice.
-            InputTypeError: no loader.
+            ConfigurationError: outside of a launch, or a loader has been set up already.
+            InputTypeError: one is no loader, or there is none.
         """
         shards = self._shards("setup_dataloaders")
         _check_flags("setup_dataloaders", locals())
@@ -321,25 +331,26 @@ class Runner(RunnerWorld):
         """Compute gradients, averaged over all ranks, and add them to those that are there.
 
         With a weight they are Σ w · ∇loss / Σ w over all ranks and all micro-batches since they
-        were cleared: what one process has on all of the tokens together. They are so after each
-        call outside of :meth:`no_backward_sync`; inside, they are sums.
+        were cleared: those of one process on all of the tokens. Inside :meth:`no_backward_sync`
+        they are sums until the first call outside.
 
         Args:
             loss: of one element.
             model: the model that computed it, where several are set up; None where it depends on
                 several.
             weight: the number of tokens, rows or boxes that the loss is the mean of; 0 where this
-                rank has none, and then the loss may be NaN. All losses of an update have a weight,
-                on all ranks, or none has; it is of one model, whose optimizers clear together.
+                rank has none, and then the loss may be NaN. Either all losses of an update have a
+                weight, on all ranks, or none. One model is trained then, and its optimizers clear
+                together.
 
         Raises:
-            ConfigurationError: nothing is set up, no set-up model has been called, ``model`` is
-                none of them, a loader is being read that was dealt out for evaluation (ranks would
-                take other steps than one process), or the loss has a weight and the strategy takes
-                none, several models are trained, or some optimizers have not cleared theirs.
-            InputTypeError: the loss is no tensor; InputError: not one element, without a gradient,
-                or a weight that is no number from 0 on.
-            PeerLostError: a rank died meanwhile, as in each call of the runner's.
+            ConfigurationError: ``model`` is not set up, no set-up model has been called, or a
+                loader is being read that was dealt out for evaluation. With a weight: the strategy
+                takes none, several models are trained, or some optimizers have not cleared theirs.
+            InputTypeError: the loss is no tensor.
+            InputError: the loss has several elements or no gradient, or the weight is negative or
+                not finite.
+            PeerLostError: a rank died meanwhile, as in each call of the runner.
         """
         self._comm("backward")
         check_loss(loss, "the loss")
@@ -350,7 +361,7 @@ class Runner(RunnerWorld):
     def add_gradients(
         self, loss: Tensor, models: Sequence[RunnerModule], weight: float | Tensor | None
     ) -> None:
-        """Do what :meth:`backward` says, with arguments that are known to be right."""
+        """Do what :meth:`backward` does, without checking the arguments; the trainer uses it."""
         calls = [each._runner for each in models]
         for each in calls:
             each.note_backward()
@@ -367,13 +378,15 @@ class Runner(RunnerWorld):
     ) -> AbstractContextManager[Any]:
         """Return a block in which gradients are added up on this rank, and not shared.
 
-        It is for the steps of one update but its last.
+        It is for all steps of an update but the last. An optimizer's step with gradients that have
+        stayed on their rank is an error.
 
         Args:
             model: what :meth:`setup` returned. Its call and :meth:`backward` must both be inside.
             enabled: False makes the block do nothing: ``enabled=step % 4 != 3``.
 
-        A step with gradients that have stayed on their rank is an error.
+        Raises:
+            InputTypeError: ``model`` is not what :meth:`setup` returned.
         """
         _check_set_up("no_backward_sync", model)
         _check_flags("no_backward_sync", locals())
@@ -390,12 +403,20 @@ class Runner(RunnerWorld):
     ) -> Tensor | None:
         """Clip the gradients' norm to ``max_norm``, or each value to ``clip_value``, before a step.
 
-        Returns: the norm before, over all ranks' parts of the gradients; None where values are
-            clipped.
+        Args:
+            model: what :meth:`setup` returned.
+            optimizer: what :meth:`setup` returned; its parameters' gradients are clipped.
+            max_norm: the largest norm; or pass ``clip_value``.
+            clip_value: the largest absolute value.
+            norm_type: p of the norm, or inf.
+
+        Returns:
+            the norm before, over all ranks' parts of the gradients; None if values are clipped.
 
         Raises:
-            ConfigurationError: neither or both of the two, or gradients of losses with a weight
-                that are still sums; InputTypeError: not what :meth:`setup` returned.
+            ConfigurationError: neither or both of ``max_norm`` and ``clip_value``, or gradients of
+                losses with a weight that are still sums.
+            InputTypeError: model or optimizer is not what :meth:`setup` returned.
         """
         _check_set_up("clip_gradients", model, optimizer)
         if (max_norm is None) == (clip_value is None):

@@ -18,17 +18,17 @@ _SEED, _WORKERS = "DISTMETRICS_SEED", "DISTMETRICS_SEED_WORKERS"
 
 
 def seed_everything(seed: int, *, workers: bool = True) -> int:
-    """Seed torch, numpy and Python, here and in processes that strategies start.
+    """Seed torch, NumPy and Python, here and in processes that strategies start.
 
     Call it before the model is made. Where every rank runs the script, each calls it with the same
-    seed and makes the same model.
+    seed and makes the same model. NumPy is seeded if it is imported.
 
     Args:
         seed: from 0 to 2³² - 1.
-        workers: also make the processes of loaders draw other numbers on each rank, and the same in
-            each run.
+        workers: let workers of loaders draw different numbers on each rank, the same in each run.
 
-    Returns: the seed.
+    Returns:
+        the seed.
 
     Raises:
         ConfigurationError: the seed is out of range.

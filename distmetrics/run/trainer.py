@@ -32,18 +32,21 @@ class Trainer(RunContext):
             for all; "auto" is the launcher's number of processes, else every GPU, else 1.
         accelerator: "cpu", "gpu", "cuda", "tpu", or "auto": GPUs where there are any.
         num_nodes: number of machines, on each of which a launcher starts the script.
-        precision: 64, 32, 16 or "bf16", or as "16-mixed", "bf16-mixed", "64-true", "bf16-true".
+        precision: 64, 32, 16, "bf16", "16-mixed", "bf16-mixed", "64-true", "bf16-true" or
+            "16-true"; None and 32 convert nothing.
         plugins: your own :class:`~distmetrics.launch.environment.ClusterEnvironment`.
-        gpus, tpu_cores: short for ``devices`` with ``accelerator="gpu"`` or ``"tpu"``.
+        gpus: short for ``devices`` with ``accelerator="gpu"``.
+        tpu_cores: short for ``devices`` with ``accelerator="tpu"``.
         max_epochs: train for so many epochs; None and -1 are no limit.
         max_steps: train for so many optimizer steps; -1 is no limit.
         limit_train_batches: use so many batches of each epoch on each rank, or a part (up to 1.0).
-        limit_val_batches: likewise, of each validation loader on each rank.
-        limit_test_batches, limit_predict_batches: likewise, of each loader.
+        limit_val_batches: the same for each loader of a validation.
+        limit_test_batches: the same for each loader of a test.
+        limit_predict_batches: the same for each loader of a prediction.
         val_check_interval: validate after so many steps of an epoch, or after each such fraction of
             it (a float); 1.0 is its end.
         check_val_every_n_epoch: validate in every n-th epoch.
-        num_sanity_val_steps: before training, run so many batches of validation, -1 all: values,
+        num_sanity_val_steps: run so many batches of validation before training, -1 for all; values,
             metric states and random numbers stay as they were.
         accumulate_grad_batches: step the optimizer once for so many batches, with the mean of their
             gradients; at the end of an epoch for those that are left.
@@ -56,7 +59,8 @@ class Trainer(RunContext):
         enable_model_summary: a table of the module before a fit; None likewise.
         enable_checkpointing: True adds a ``ModelCheckpoint`` if there is none; False refuses one.
         fast_dev_run: run one batch of everything, or so many, without loggers and checkpoints.
-        seed: of all random generators, plus the rank; default that of :func:`seed_everything`.
+        seed: of all random generators, to which the rank is added; default that of
+            :func:`seed_everything`.
         deterministic: use torch's deterministic algorithms; "warn" warns where there is none.
         detect_anomaly: let autograd name the operation that made a NaN; slow.
         terminate_on_nan: end training on every rank when a loss is not finite; one exchange a step.
@@ -64,24 +68,17 @@ class Trainer(RunContext):
             others in none, where each had two batches or more; False only warns.
         allow_pickle: let ranks that trust each other send objects of any class, as pickles.
         use_distributed_sampler: deal out the samples of loaders to the ranks; False leaves them.
-        layout: what ranks hold along the axes of a mesh, where not each has samples of its own:
-            data is dealt out to its shards, and what is logged goes over it. Sizes by the usual
-            names, ``{"dp": 2, "tp": 2}``; roles of the strategy's mesh, ``{"replicate": "shard",
-            "shard": "same"}``; or a function that returns a :class:`~distmetrics.layout`.
+        layout: what ranks hold along the axes of a mesh, where some hold the same samples: data is
+            dealt out to its shards, and what is logged goes over it. Sizes by the usual names,
+            ``{"dp": 2, "tp": 2}``; roles of the strategy's mesh,
+            ``{"replicate": "shard", "shard": "same"}``; or a function that returns a
+            :class:`~distmetrics.layout`.
 
-    Attributes:
-        config: the flags.
-        callback_metrics: the latest value of everything logged, by name; for steps and for epochs
-            ``name_step`` and ``name_epoch`` where there are both. ``logged_metrics`` is the same.
-        local_metrics: the names whose values are this rank's own.
-        fresh_metrics: the names logged for the latest epoch.
-        current_epoch: epochs completed; in an epoch its number, from 0.
-        global_step: optimizer steps taken.
-        should_stop: set it, on any rank, to end training with the epoch, or with the next
-            validation in it.
+    Its attributes, such as ``callback_metrics`` and ``global_step``, are those of
+    :class:`RunContext`.
 
     Raises:
-        ConfigurationError: flags that contradict each other, or a flag of other trainers.
+        ConfigurationError: flags contradict each other, or one is of another library's trainer.
 
     >>> from distmetrics.train import Module
     >>> class Slope(Module):
@@ -188,8 +185,8 @@ class Trainer(RunContext):
             train_dataloaders: a loader, or a data module. Its batch size is each rank's.
             val_dataloaders: a loader or a list of several.
             datamodule: the data, in the place of loaders.
-            ckpt_path: go on from this checkpoint as if nothing had happened; "best" or "last" is
-                that of a ``ModelCheckpoint``. Where there is no last one the fit starts anew.
+            ckpt_path: go on from this checkpoint as if there had been no break; "best" or "last" is
+                that of a ``ModelCheckpoint``. Without a last one the fit starts anew.
             weights_only: False also unpickles objects of any class: only for files that you trust.
 
         Raises:
@@ -224,7 +221,12 @@ class Trainer(RunContext):
             verbose: print a table of the results on rank 0; None prints it where rich is installed
                 and standard output is a terminal.
 
-        Returns: for each loader what was logged: the numbers of one process, on every rank.
+        Returns:
+            a dict of what was logged for each loader, the numbers of one process on every rank.
+
+        Raises:
+            ConfigurationError: as for :meth:`fit`.
+            Exception: as for :meth:`fit`.
         """
         call = TrainerCall("validate", dataloaders, None, datamodule, ckpt_path, weights_only)
         return launch_evaluation(self, module, call, verbose=verbose)
@@ -239,7 +241,7 @@ class Trainer(RunContext):
         weights_only: bool = True,
         verbose: bool | None = None,
     ) -> list[dict[str, float]]:
-        """Evaluate the module by its ``test_step``; as :meth:`validate`."""
+        """Evaluate the module by its ``test_step``; arguments and result as of :meth:`validate`."""
         call = TrainerCall("test", dataloaders, None, datamodule, ckpt_path, weights_only)
         return launch_evaluation(self, module, call, verbose=verbose)
 
@@ -255,9 +257,9 @@ class Trainer(RunContext):
     ) -> list[Any] | None:
         """Return what ``predict_step`` returns for each batch, in the order of the data.
 
-        Every rank gets the predictions of all, on the CPU. Each sample is predicted once; batches
-        are those of the ranks' parts, so their bounds depend on the number of ranks, and their
-        samples in a row do not. A rank without data takes part.
+        Every rank gets the predictions of all, on the CPU. Each sample is predicted once. Batches
+        are those of the ranks' parts, so where they are cut depends on the number of ranks; the
+        order of their samples does not. A rank without data takes part.
 
         Args:
             module: what to predict with.
@@ -265,9 +267,14 @@ class Trainer(RunContext):
             datamodule: the data, in the place of loaders.
             ckpt_path: as for :meth:`validate`.
             weights_only: as for :meth:`fit`.
-            return_predictions: False returns None: ``on_predict_batch_end`` keeps what it needs.
+            return_predictions: False returns None, for hooks that keep what they need.
 
-        Returns: a list with an item for each batch; with several loaders a list of such lists.
+        Returns:
+            a list with an item for each batch; with several loaders a list of such lists.
+
+        Raises:
+            ConfigurationError: as for :meth:`fit`.
+            Exception: as for :meth:`fit`.
         """
         require(module)
         options = ckpt_path, weights_only, return_predictions

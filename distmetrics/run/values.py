@@ -104,7 +104,8 @@ class LoggedValues:
             who: the callback that watches it, for errors.
             latest: also take a value of an earlier epoch or of a step.
 
-        Returns: None where there is none yet, or the epoch has had no validation.
+        Returns:
+            None where there is none yet, or the epoch has had no validation.
 
         Raises:
             ConfigurationError: nothing is logged under that name, or only each rank's own value.

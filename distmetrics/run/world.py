@@ -90,7 +90,7 @@ class RunnerWorld:
         return move(obj, self.device)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a block in the runner's precision, which is that of a model's call."""
+        """Return a block in the runner's precision, in which a model's call always is."""
         return self.strategy.forward()
 
     @property
@@ -118,11 +118,11 @@ class RunnerWorld:
         Args:
             tree: of equal shapes on all ranks.
             op: "sum", "prod", "max", "min", or "mean".
-            weight: for a mean: the number of samples behind this rank's values; it has no default,
-                since the mean of ranks' means is the samples' only where all ranks have as many.
+            weight: for a mean, and only there: the number of samples behind this rank's values.
 
         Raises:
-            InputError: another ``op``, or a mean without a weight; MismatchError: ranks disagree.
+            InputError: another ``op``, or a mean without a weight.
+            MismatchError: ranks disagree (on every rank).
         """
         comm = self._shards("all_reduce")
         if (op == "mean") != (weight is not None):
@@ -137,8 +137,8 @@ class RunnerWorld:
     def broadcast(self, obj: T, src: int = 0, *, allow_pickle: bool = False) -> T:
         """Return rank ``src``'s object on every rank: a tree of tensors, or other data.
 
-        What the other ranks pass does not count: None will do. Tensors of an accelerator are then
-        on each rank's own.
+        What the other ranks pass does not count: None will do. Tensors of an accelerator come to
+        each rank's own.
 
         Args:
             obj: as for :func:`distmetrics.all_gather_object`.
@@ -176,7 +176,7 @@ class RunnerWorld:
         return received
 
     def sync_and_compute(self, metrics: Any, *, allow_pickle: bool = False) -> Any:
-        """Return values over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
+        """Compute metrics over the data of all ranks; see :func:`distmetrics.sync_and_compute`."""
         comm = self._shards("sync_and_compute")
         return sync_and_compute(metrics, allow_pickle=allow_pickle, comm=comm)
 
@@ -187,13 +187,13 @@ class RunnerWorld:
         returned stands for its whole state dict, gathered from all ranks where it is sharded.
 
         Args:
-            path: where to; missing folders are made. As in ``torch.save``, the two may be given the
-                other way round.
+            path: where to; missing folders are made. The two may be given the other way round, as
+                in ``torch.save``.
             content: what ``torch.save`` takes.
 
         Raises:
-            InputTypeError: no path; DistmetricsError: it could not be written (on every rank, with
-                the reason).
+            InputTypeError: neither is a path.
+            DistmetricsError: it could not be written (on every rank, with the reason).
         """
         comm = self._comm("save")
         if not isinstance(path, str | Path):

@@ -31,18 +31,17 @@ _OWN = ("_runner", "training", "_parameters", "_buffers", "_modules")
 
 
 class RunnerModule(nn.Module):
-    """A user's model as :meth:`Runner.setup` returns it.
+    """A model as :meth:`~distmetrics.Runner.setup` returns it.
 
-    Calling it does what the strategy and the precision ask for. Everything else is the user's own
-    model: attributes, parameters and their names, ``state_dict``, ``train`` and ``eval``. A copy or
-    a pickle of it is a copy or a pickle of the user's model.
+    Its call is the strategy's, in the runner's precision. Everything else is the user's own model:
+    attributes, parameters and their names, ``state_dict``, ``train`` and ``eval``. A copy or a
+    pickle of it is a copy or a pickle of the user's model.
 
-    A method other than ``forward`` that computes with gradients would pass the strategy by, and
-    gradients would not be averaged. On several ranks that is an error; name such methods with
-    :meth:`mark_forward_method`, and they work.
+    The gradients of a method other than ``forward`` would not be averaged: name such methods with
+    :meth:`mark_forward_method`.
 
     Raises:
-        ConfigurationError: such a method is called on several ranks, and is not named.
+        ConfigurationError: a method that is not named computes with gradients on several ranks.
 
     >>> def names(runner):
     ...     model = runner.setup(torch.nn.Linear(2, 1))
@@ -87,10 +86,9 @@ class RunnerModule(nn.Module):
         return self._runner.call("__call__", args, kwargs)
 
     def train(self, mode: bool = True) -> RunnerModule:
-        """Set the mode, as torch does; going over to evaluation makes the model one on all ranks.
+        """Set the mode, as torch does; every rank must call it.
 
-        What training lets drift, such as running statistics, becomes rank 0's. So every rank must
-        call it.
+        In the mode of evaluation, buffers such as running statistics become rank 0's on all ranks.
         """
         object.__setattr__(self, "training", mode)
         self.module.train(mode)
@@ -304,7 +302,7 @@ def _raised(tensor: Tensor) -> Tensor:
 
 
 class RunnerOptimizer(Optimizer):
-    """A user's optimizer as :meth:`Runner.setup` returns it.
+    """An optimizer as :meth:`~distmetrics.Runner.setup` returns it.
 
     It is a ``torch.optim.Optimizer``, so schedulers take it; parameter groups, state and hooks are
     those of the optimizer inside. ``step`` is the strategy's: it knows of loss scales and of
@@ -383,10 +381,9 @@ class RunnerOptimizer(Optimizer):
 
 
 class RunnerLoader:
-    """A loader as :meth:`Runner.setup_dataloaders` returns it; other attributes are the user's own.
+    """A loader as :meth:`~distmetrics.Runner.setup_dataloaders` returns it.
 
-    Every pass begins a new epoch, which shuffles differently; :meth:`set_epoch` says which one is
-    next.
+    Every pass is a new epoch, which shuffles differently. Other attributes are those of ``loader``.
 
     Attributes:
         loader: the loader inside, of this rank's part of the data.
@@ -415,7 +412,7 @@ class RunnerLoader:
         self._open_loaders = open_loaders  # the runner's: those that are being read
 
     def set_epoch(self, epoch: int) -> None:
-        """Set which epoch the next pass is, from 0: after a resume, say."""
+        """Set the number of the next pass's epoch, from 0, for example after a resume."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:

@@ -97,14 +97,16 @@ class Strategy:
         name: what ``Trainer(strategy=...)`` calls it.
         launcher: how its processes come about.
         alone: this process is a world of one, whatever ``torch.distributed`` says.
-        manual: a training step may do its own backward and step its own optimizers.
-        whole_on_each_rank: every rank has all weights and all of the optimizers' state.
-        scales_loss: float16 with a scaled loss is possible.
-        weighs_gradients: gradients can be changed between the backward pass and clipping.
-        devices, num_nodes: number of ranks on this machine, and of machines.
-        device_ids, device_type: which of the machine's devices those are; "cpu" or "cuda".
+        manual: whether a training step may do its own backward and step its own optimizers.
+        whole_on_each_rank: whether every rank has all weights and all of the optimizers' state.
+        scales_loss: whether float16 with a scaled loss is possible.
+        weighs_gradients: whether gradients can be changed between the backward pass and clipping.
+        devices: number of devices on this machine.
+        device_ids: their numbers.
+        device_type: "cpu", "cuda" or "xla".
+        num_nodes: number of machines.
         precision: what numbers are computed in.
-        plugin: the user's own environment, in the place of the one that would be detected.
+        plugin: the user's own environment, or None to detect it.
         layout: what the ranks hold along the axes of a mesh; None where each has its own samples.
 
     >>> class Capped(Strategy):
@@ -208,11 +210,11 @@ class Strategy:
         return torch.device(self.device_type, self.device_ids[self.local_rank])
 
     def comm(self) -> Communicator:
-        """Return what this rank talks to all ranks through, inside :meth:`launch`."""
+        """Return the communicator of all ranks, inside :meth:`launch`."""
         return self.shards().whole
 
     def shards(self) -> Communicator:
-        """Return what data is dealt out by, and values go over: the layout, if one is in force."""
+        """Return the communicator of data and values: the layout, if there is one."""
         return _ALONE if self.alone else current()
 
     def mesh_sizes(self) -> dict[str, int]:
@@ -252,7 +254,9 @@ class Strategy:
     def training_call(self, entry: Entry, optimizers: Sequence[Optimizer]) -> TrainingStep:
         """Return what to call in training in the place of ``entry``, with the same arguments.
 
-        The optimizers step its parameters.
+        Args:
+            entry: calls the methods of the user's module.
+            optimizers: those of its parameters.
 
         Raises:
             ConfigurationError: there are several ranks, and a subclass has not overridden this.
@@ -283,14 +287,15 @@ class Strategy:
         return self.precision.convert(batch)
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
-        """Return what forward and backward of ``step`` run in, in an update's steps but its last.
+        """Return a block for all steps of an update but the last, in which no gradient is sent.
 
-        ``step`` is what :meth:`training_call` has returned; gradients are not yet shared.
+        Args:
+            step: what :meth:`training_call` returned.
         """
         return nullcontext()
 
     def check_averaged(self, step: TrainingStep) -> None:
-        """Check, before an update, that gradients are those of all ranks; see ``accumulate``."""
+        """Check, before an update, that gradients are those of all ranks."""
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, and add them to those that are there."""

@@ -17,9 +17,9 @@ from distmetrics.strategies.launchers import Fork, Script, Spawn
 
 
 class DDP(Strategy):
-    """One process a device, each a run of the whole script; gradients averaged over all.
+    """One process for each device, each a run of the whole script; gradients are averaged over all.
 
-    Nothing needs to be pickled, and everything that a step sets is there afterwards.
+    Nothing needs to be pickled, and attributes that a step sets are kept.
 
     Args:
         options: passed to ``DistributedDataParallel``: ``find_unused_parameters``,
@@ -38,8 +38,9 @@ class DDP(Strategy):
     def wrap(self, step: nn.Module) -> nn.Module:
         """Return ``step`` wrapped so that its backward averages the gradients; yours to override.
 
-        It is called as an :class:`~distmetrics.strategies.base.Entry`, with inputs and the name of
-        a method, and its parameters are the module's.
+        Args:
+            step: a module with the parameters of the user's; it is called with inputs and the name
+                of a method.
         """
         return Averaged(step, type(self).__name__, **self.options)
 
@@ -53,7 +54,7 @@ class DDP(Strategy):
         return entry
 
     def accumulate(self, step: TrainingStep) -> AbstractContextManager[Any]:
-        """Let no gradient travel; a wrapper of one's own without ``no_sync`` sends them all."""
+        """Send no gradient; a wrapper of your own without ``no_sync`` sends them in each step."""
         context: AbstractContextManager[Any] = getattr(step, "no_sync", nullcontext)()
         return context
 
@@ -66,11 +67,15 @@ class DDP(Strategy):
 class DDPSpawn(DDP):
     """As :class:`DDP`, in processes that start with a call of the trainer and end with it.
 
-    The script needs an ``if __name__ == "__main__":`` guard; see
-    :class:`~distmetrics.strategies.launchers.Spawn` for what comes home.
+    The script needs an ``if __name__ == "__main__":`` guard. The processes work on pickled copies:
+    module, data, callbacks and trainer must be picklable. What comes back is rank 0's weights and
+    the state of the trainer and of callbacks, but no other attribute that a step has set.
 
     Args:
         options: passed to ``DistributedDataParallel``.
+
+    Raises:
+        InputTypeError: in a call of the trainer: something cannot be pickled.
 
     >>> Runner(strategy=DDPSpawn(bucket_cap_mb=50), devices=2, accelerator="cpu").world_size
     2
@@ -81,10 +86,13 @@ class DDPSpawn(DDP):
 
 
 class DDPFork(DDP):
-    """As :class:`DDPSpawn`, but forked: for notebooks.
+    """As :class:`DDPSpawn`, but the processes are forked: for notebooks.
 
     Args:
         options: passed to ``DistributedDataParallel``.
+
+    Raises:
+        ConfigurationError: in a call of the trainer: this process has a process group.
 
     >>> runner = Runner(strategy="ddp_notebook", devices=2, accelerator="cpu")
     >>> type(runner.strategy).__name__, runner.world_size

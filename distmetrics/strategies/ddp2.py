@@ -8,12 +8,12 @@ from distmetrics.strategies.dp import ReplicaStrategy, Replicated
 
 
 class DDP2(ReplicaStrategy, DDP):
-    """One process a machine with a replica a device, as :class:`~distmetrics.strategies.dp.DP` has.
+    """One process for each machine, with a replica for each device as in :class:`DP`.
 
     Gradients are averaged over the machines. The launcher starts one process on each machine
-    (``torchrun --nnodes=2 --nproc-per-node=1``); ``devices`` is the number of replicas in it. What
-    DP says about metrics and ``*_step_end`` holds here. A batch is a machine's, and cut into parts
-    for its devices.
+    (``torchrun --nnodes=2 --nproc-per-node=1``); ``devices`` is the number of its replicas. Each
+    machine's batch is cut into parts for its devices. Metrics and ``*_step_end`` are as for
+    :class:`DP`.
 
     Args:
         options: passed to ``DistributedDataParallel``.

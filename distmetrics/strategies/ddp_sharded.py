@@ -95,7 +95,7 @@ def owners_of(parameters: Sequence[Tensor], world_size: int) -> list[int]:
 
 
 class ShardedDDP(ShardedUpdates, DDP):
-    """As :class:`~distmetrics.strategies.DDP`, with optimizer states shared out over the ranks.
+    """As :class:`~distmetrics.strategies.DDP`, with optimizer states sharded over the ranks.
 
     A rank holds the states of about ``1 / world_size`` of the parameters; gradients and weights are
     whole on each. Checkpoints hold the whole optimizer state.
@@ -115,7 +115,10 @@ class ShardedDDP(ShardedUpdates, DDP):
 
 
 class ShardedDDPSpawn(ShardedDDP):
-    """As :class:`ShardedDDP`, in processes that a call of the trainer starts and ends.
+    """As :class:`ShardedDDP`, in processes as of :class:`~distmetrics.strategies.DDPSpawn`.
+
+    Args:
+        options: passed to ``DistributedDataParallel``.
 
     >>> Runner(strategy=ShardedDDPSpawn(), devices=2, accelerator="cpu").strategy.isolated
     True

@@ -39,18 +39,17 @@ _CHANGED = (
 class DeepSpeed(SplitStrategy):
     """A DeepSpeed engine takes the steps; every rank is a run of the script.
 
-    The optimizer inside is torch's own.
-    Stage 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also weights. At stage 3
-    every rank needs as many training batches.
+    The optimizer inside is torch's own. Stage 0 shards nothing, 1 optimizer states, 2 also
+    gradients, 3 also weights. At stage 3 every rank needs as many training batches.
 
     Args:
         stage: 0, 1, 2 or 3.
-        config: DeepSpeed's own configuration, on top of ours; a "zero_optimization" in it keeps our
-            stage unless it names one.
+        config: DeepSpeed's configuration, which overrides the strategy's. Its "zero_optimization"
+            keeps ``stage`` unless it names one.
 
     Raises:
-        ConfigurationError: an argument is of another kind; from the trainer or the runner, a
-            precision other than 32 and "bf16-mixed".
+        ConfigurationError: an argument is of another kind. From the trainer or the runner: a
+            precision other than 32 and "bf16-mixed". In a fit: several models or optimizers.
         MissingDependencyError: DeepSpeed is not installed; raised by the trainer or the runner.
 
     >>> strategy = DeepSpeed(stage=3, config={"zero_optimization": {"overlap_comm": True}})

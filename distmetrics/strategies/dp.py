@@ -47,11 +47,11 @@ class DP(ReplicaStrategy):
     """One process; each batch is cut along its first dimension, and replicas work on the parts.
 
     A replica lives for one step: attributes that a step sets are lost (with a warning).
-    ``self.log`` and the ``update`` of a metric object are noted in the replicas and done on the
-    module after the step; all else about metrics belongs into ``training_step_end``,
-    ``validation_step_end`` or ``test_step_end``, which get the outputs of all replicas joined along
-    the first dimension, numbers stacked. Where ``training_step_end`` is not overridden, the loss is
-    the mean over all samples. On CPU replicas are threads over the same parameters.
+    ``self.log`` and the ``update`` of a metric are done on the module after the step. Anything else
+    with metrics belongs into ``training_step_end``, ``validation_step_end`` or ``test_step_end``,
+    which get the outputs of all replicas joined along the first dimension, numbers stacked. Without
+    ``training_step_end`` the loss is the mean over all samples. On CPU replicas are threads over
+    the same parameters.
 
     >>> DP().comm().world_size
     1
@@ -281,7 +281,8 @@ def parts(batch: Any, count: int) -> tuple[list[Any], list[int]]:
 
     What has no first dimension goes into every part.
 
-    Returns: the parts, and the number of samples of each; 1 where nothing is cut.
+    Returns:
+        the parts, and the number of samples of each; 1 where nothing is cut.
 
     Raises:
         InputError: tensors of different first dimensions.

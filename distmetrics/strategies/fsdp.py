@@ -44,23 +44,24 @@ _TAKES = {
 
 
 class FSDP(SplitStrategy):
-    """Weights, gradients and optimizer states shared out; every rank is a run of the script.
+    """Torch's FSDP2: weights, gradients and optimizer states are sharded over the ranks.
 
-    Each rank keeps a part of every parameter. Training steps hold one group of whole parameters at
-    a time: ``wrap`` says which modules are groups of their own. After a call the module is plain
-    and whole again, on every rank.
+    Every rank is a run of the script, and keeps a part of every parameter. A training step holds
+    one group of whole parameters at a time. After a call of the trainer the module is plain and
+    whole again, on every rank.
 
     Args:
-        wrap: classes of submodules that are groups of their own, a transformer's block, say;
+        wrap: classes of submodules that are groups of their own, such as a transformer's block;
             default one group for the whole module.
-        reshard: whether to give back whole parameters after the forward and gather them again for
-            the backward (ZeRO stage 3), or keep them between the two (stage 2).
-        replicas: HSDP: so many groups of ranks hold the whole model each, sharded inside the group.
+        reshard: True gives back whole parameters after the forward and gathers them again for the
+            backward (ZeRO stage 3); False keeps them between the two (stage 2).
+        replicas: number of groups of ranks that each hold the whole model, sharded inside the group
+            (HSDP).
         cpu_offload: keep parts of parameters, gradients and optimizer states in the host's memory.
-        reduce_dtype: what gradients are added up in under ``precision="bf16-mixed"``.
+        reduce_dtype: dtype in which gradients are added up under ``precision="bf16-mixed"``.
 
     Raises:
-        ConfigurationError: an argument is of another kind; in a fit, ``replicas`` does not divide
+        ConfigurationError: an argument is of another kind. In a fit: ``replicas`` does not divide
             the number of ranks, or an optimizer holds a tensor that is no parameter.
 
     >>> strategy = FSDP(wrap=[torch.nn.TransformerEncoderLayer], replicas=2)
@@ -189,7 +190,9 @@ class FSDP(SplitStrategy):
 
 
 class FSDPSpawn(FSDP):
-    """As :class:`FSDP`, in processes that start with a call of the trainer and end with it.
+    """As :class:`FSDP`, in processes as of :class:`~distmetrics.strategies.DDPSpawn`.
+
+    Arguments are those of :class:`FSDP`.
 
     >>> runner = Runner(strategy=FSDPSpawn(cpu_offload=True), devices=2, accelerator="cpu")
     >>> runner.world_size, runner.strategy.isolated

@@ -47,12 +47,7 @@ class Script(Launcher):
 
 
 class Spawn(Launcher):
-    """The ranks are processes that start with a call of the trainer and end with it.
-
-    They work on pickled copies: module, data, callbacks and trainer must be picklable, and what
-    comes back is rank 0's weights and the trainer's and callbacks' state, not other attributes that
-    a step has set.
-    """
+    """The ranks are processes that start with a call of the trainer and end with it."""
 
     isolated = True
     start_method = "spawn"

@@ -48,7 +48,11 @@ _REGISTRY: dict[str, str | Callable[[], Strategy]] = {
 def register(name: str, factory: Callable[[], Strategy]) -> None:
     """Make ``Trainer(strategy=name)`` use what ``factory()`` returns.
 
-    A name that is known already gets the new factory. Every process must register the same.
+    A name that is known gets the new factory. Every process must register the same.
+
+    Args:
+        name: of the strategy.
+        factory: returns a new :class:`Strategy`, such as its class.
 
     >>> from distmetrics import Runner
     >>> from distmetrics.strategies import DDP

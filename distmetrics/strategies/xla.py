@@ -43,15 +43,15 @@ class Processes(Launcher):
 
 
 class XLA(Strategy):
-    """Devices of XLA.
+    """TPUs and other devices of XLA; not yet run on TPUs, nor with several processes.
 
-    With ``devices=1`` this process uses one. Otherwise torch_xla starts a process for each device
-    of this machine, which average their gradients through XLA; what is logged and agreed travels
-    through gloo, on the host. With ``spmd=True`` this process uses all devices, as one big one:
-    each batch is cut along its first dimension, and nothing else changes.
+    With ``devices=1`` this process uses one device. Otherwise torch_xla starts a process for each
+    device of this machine. They average gradients through XLA; all else is sent through gloo, on
+    the host. With ``spmd=True`` this process uses all devices as one: each batch is cut along its
+    first dimension, and nothing else changes.
 
     Args:
-        spmd: one process over all devices.
+        spmd: whether one process uses all devices.
 
     Raises:
         MissingDependencyError: torch_xla is not installed; raised by the trainer or the runner.

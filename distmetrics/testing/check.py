@@ -49,12 +49,12 @@ class Violation:
     Attributes:
         law: the law; ``law(make, case)`` raises again.
         metric: the metric's name.
-        case: for each rank its batches.
+        case: the batches of each rank.
         shards: the same, as code for each rank.
-        expected: what every rank should have got.
-        got: what each rank has got.
-        detail: in what they differ.
-        text: all of this for people, with why metrics break the law.
+        expected: the value that every rank should have got, as text.
+        got: the value that each rank has got, as text.
+        detail: how they differ.
+        text: all of this as one text, with why metrics break the law.
 
     >>> from distmetrics.testing import laws
     >>> [found] = check_metric(len, [(1,)], laws=laws.RANKS_AGREE, max_examples=1).violations
@@ -100,13 +100,13 @@ class Report:
 
     Attributes:
         metric: its name.
-        sync: whose sync was judged: "distmetrics", or the metric's "own".
+        sync: which sync was judged: that of "distmetrics", or the metric's "own".
         backend: "threads" or "gloo".
         world_sizes: numbers of ranks.
         judged: how many cases each law was judged on.
         skipped: why a law was judged on no case.
         off: laws that were declared off, and why.
-        violations: of different laws each, in the order of the laws.
+        violations: one for each law that is broken, in the order of the laws.
 
     >>> from torchmetrics import SumMetric
     >>> from distmetrics.testing import laws
@@ -156,28 +156,29 @@ def check_metric(
     """Judge a metric by the laws of distributed metrics; return what holds and what does not.
 
     Args:
-        make: makes a new metric: a class, or a function without arguments; of torchmetrics,
+        make: a class or function without arguments that makes a new metric, of torchmetrics,
             torcheval, or any library with an adapter. Or a function of a list of batches that does
             its own collectives and returns a value.
         batches: a list of what ``update`` is called with (tuples, or mappings of named arguments),
-            or a hypothesis strategy of such lists, as :mod:`distmetrics.testing.inputs` has them.
-        laws: which laws; the equality is theirs (``laws.DEFAULT.equal(relative(1e-4))``).
+            or a hypothesis strategy of such lists, see :mod:`distmetrics.testing.inputs`.
+        laws: the laws, with their equality, such as ``laws.DEFAULT.equal(relative(1e-4))``.
         world_sizes: numbers of ranks; the shapes that are always tried add a few.
-        sync: whose sync is judged: "distmetrics", or the metric's "own".
+        sync: which sync is judged: that of "distmetrics", or the metric's "own".
         backend: "threads", or "gloo" for real processes, which takes a hundred times as long.
         max_examples: how many examples hypothesis draws: lists of batches, or ways to deal the
             list.
         seed: of what is drawn; the same seed draws the same.
-        layouts: meshes, as sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``; the
-            laws ``laws.LAYOUTS`` are judged on them too then.
+        layouts: meshes, as sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``; on
+            them ``laws.LAYOUTS`` are judged as well.
 
-    Returns: the report; ``report.ok`` is false if a law is broken, and ``print(report)`` shows the
-    smallest case.
+    Returns:
+        the report; ``report.ok`` is false if a law is broken, and ``print(report)`` shows the
+        smallest case.
 
     Raises:
-        InputTypeError, ConfigurationError: ``make`` or ``batches`` cannot be judged.
-        InputError: no law could be judged on any case, most often since ``update`` refuses the
-            batches.
+        InputTypeError: ``make`` or ``batches`` cannot be judged.
+        ConfigurationError: likewise; or an axis of ``layouts`` has no usual name.
+        InputError: no law could be judged on any case, mostly since ``update`` refuses the batches.
 
     >>> from torchmetrics import SumMetric
     >>> batches = [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0]),)]
@@ -233,10 +234,14 @@ def _unjudged(metric: str, skipped: Mapping[Law, str]) -> InputError:
 def assert_distributed(make: Any, batches: Any, **options: Any) -> None:
     """Raise if a metric breaks a law; a whole test in one line.
 
-    Args: as of :func:`check_metric`.
+    Args:
+        make: as for :func:`check_metric`.
+        batches: as for :func:`check_metric`.
+        options: the other arguments of :func:`check_metric`.
 
     Raises:
-        LawViolation: with the report as its text.
+        LawViolation: a law is broken; the text is the report.
+        InputError: as :func:`check_metric`.
 
     >>> from torchmetrics import MaxMetric
     >>> batches = [(torch.tensor([1.0, 2.0]),)]

@@ -23,7 +23,8 @@ class Equality:
 
     Attributes:
         name: how reports call it.
-        rtol: relative difference that floats may have; ``atol``: absolute one.
+        rtol: relative difference that floats may have.
+        atol: absolute difference that floats may have.
         bitwise: whether floats must have the same bits, so that −0 is not 0.
         types: whether tensors must have the same dtype and shape, and numbers the same type.
 
@@ -105,7 +106,9 @@ def relative(rtol: float, atol: float = 0.0) -> Equality:
     return Equality(f"relative {rtol:g}" + (f", absolute {atol:g}" if atol else ""), rtol, atol)
 
 
+#: Floats are equal numbers, of the same dtype.
 EXACT = Equality("exact")
+#: Floats have the same bits, so that −0 is not 0.
 BITWISE = Equality("bitwise", bitwise=True)
 CLOSE = relative(1e-5, 1e-6)  # float32 sums, in whatever order they are taken
 

@@ -69,25 +69,26 @@ def assert_same_as_single(
     """Train and validate a module under each strategy and world size; compare all with one process.
 
     Every run has the same global batch: a loader's batch size is that of the single process, and
-    each of W ranks takes a W-th of it. What is compared: every value that is logged for an epoch,
-    what ``validate`` returns after the fit, and the weights. Steps that draw random numbers
-    (dropout) and statistics of a batch (``BatchNorm``) differ between ranks by their nature.
+    each of W ranks takes a W-th of it. The values logged for epochs, the result of ``validate``
+    after the fit, and the weights are compared. Dropout and ``BatchNorm`` differ between ranks, so
+    such modules are not the same.
 
     Args:
         module: what to train, or a function that makes it; each run gets a module of its own.
         data: ``(train, val)``, a train loader, a data module, or a function that makes one of
             these.
-        strategies: of the trainer; each rank is a process, also where a strategy would run the
-            script again.
+        strategies: names or objects, as for the trainer. Each rank is a process, also where a
+            strategy would run the script again.
         world_sizes: numbers of ranks; each must divide the training loader's batch size.
         seed: of the modules' weights and the order of the samples.
-        rtol: relative tolerance.
-        atol: absolute tolerance of the weights; near zero a relative one means nothing.
-        flags: of :class:`~distmetrics.train.Trainer`; default ``max_epochs=1``.
+        rtol: relative tolerance of all values.
+        atol: absolute tolerance of the weights.
+        flags: of :class:`~distmetrics.train.Trainer`; default ``max_epochs=1``,
+            ``accelerator="cpu"``, and no progress bar.
 
     Raises:
         AssertionError: values differ; lists strategy, world size, name and difference of each.
-        InputError: the data can't be shared out evenly, so that the runs could not be the same.
+        InputError: the data can't be dealt out evenly, so that the runs could not be the same.
 
     >>> from distmetrics.train import Module
     >>> class Line(Module):

@@ -378,13 +378,16 @@ _signature = functools.cache(inspect.signature)
 def routed() -> Iterator[None]:
     """Let ``torch.distributed``'s functions talk through a rank's communicator, on threads.
 
-    Inside the block the attributes of ``torch.distributed`` are replaced, for the whole process; a
-    thread whose communicator in force is not one of a ThreadWorld gets torch's own functions as
+    Inside the block the functions of ``torch.distributed`` are replaced, for the whole process; a
+    thread whose current communicator is not one of a ThreadWorld gets torch's own functions as
     before. Blocks may nest and overlap; the last one to end puts everything back. Names that were
-    imported from ``torch.distributed`` before the block
-    (``from torch.distributed import all_gather``) are not reached. Groups are made by
-    ``new_group`` and its kin. A ``DeviceMesh``, point-to-point calls and what gloo refuses raise an
-    error.
+    imported before the block (``from torch.distributed import all_gather``) are not replaced.
+    ``new_group`` and similar functions make groups.
+
+    Raises:
+        ConfigurationError: inside: a ``DeviceMesh`` or a point-to-point call, which are not
+            supported.
+        InputError: inside: a call that gloo refuses, too.
 
     >>> import torch
     >>> from distmetrics.testing import run

@@ -1,9 +1,9 @@
 """Faults to inject: ways for one rank of a world to fail, each at one place and once.
 
-Places are ``"update"`` and ``"compute"`` (the metric's
-own methods), ``"manifest"`` and ``"data"`` (the first and the second round of a sync), the name of
-a collective (``"all_reduce"``), or a number: 1 is the rank's first collective. Over a layout, ranks
-are those of its whole mesh, and the making of it does not count.
+A place, ``at``, is ``"update"`` or ``"compute"`` (the metric's own method), ``"manifest"`` or
+``"data"`` (the first or second round of a sync), the name of a collective (``"all_reduce"``), or a
+number: 1 is the rank's first collective. Over a layout, ranks are those of its whole mesh, and the
+collectives that make it do not count. Functions such as :func:`kill` return a :class:`Fault`.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ _COLLECTIVE_ONLY = ("skip", "swap", "reshape", "retype")
 
 
 class RankKilled(BaseException):
-    """Ends a rank that is a thread as SIGKILL ends a process: no ``except Exception`` holds it.
+    """Ends a rank that is a thread, as SIGKILL a process; ``except Exception`` does not catch it.
 
     >>> def total(comm):
     ...     try:
@@ -71,18 +71,19 @@ class RankKilled(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one rank, and where; made by :func:`kill` and its kin.
+    """What happens to one rank, and where; :func:`kill` and the other functions make it.
 
     Attributes:
         kind: the name of the function that makes it.
-        rank: whom it strikes.
-        at: where, see :mod:`distmetrics.testing.faults`.
-        seconds: of a stop or a delay.
-        error: what is raised.
-        change: what becomes of a tensor that is sent.
+        rank: the rank that it strikes.
+        at: the place, see :mod:`distmetrics.testing.faults`.
+        seconds: how long a stop or a delay lasts.
+        error: the error that is raised, or None for a ``RuntimeError``.
+        change: returns what is sent in the place of a tensor.
 
     Raises:
-        InputError: there is no such rank or place, or a method is to be changed as a collective is.
+        InputError: ``rank`` is negative, ``at`` is no place, or a collective's fault is at a
+            method.
 
     >>> print(Fault("kill", rank=1, at="manifest"))
     kill rank 1 at manifest
@@ -113,7 +114,7 @@ class Fault:
             )
 
     def raised(self) -> BaseException:
-        """Return the error that a ``raises`` raises."""
+        """Return the error that it raises, if it is a fault of :func:`raises`."""
         error = self.error or RuntimeError(f"injected: {self}")
         return error() if isinstance(error, type) else error
 
@@ -123,7 +124,7 @@ class Fault:
 
 
 def kill(rank: int, at: At) -> Fault:
-    """End the rank at once: by SIGKILL, or on threads by an exception that nothing catches.
+    """End the rank at once: by SIGKILL, or on threads by :class:`RankKilled`.
 
     >>> ended = outcomes(3, lambda comm: all_true(True), faults=[kill(1, "all_true")])
     >>> [type(each.error).__name__ for each in ended]
@@ -135,7 +136,7 @@ def kill(rank: int, at: At) -> Fault:
 
 
 def stop(rank: int, at: At, seconds: float = 0.5) -> Fault:
-    """Freeze the rank for some seconds: SIGSTOP, later SIGCONT, for a process; a thread sleeps.
+    """Freeze the rank for some seconds: a process by SIGSTOP and SIGCONT; a thread sleeps.
 
     >>> run(2, lambda comm: all_true(True), faults=[stop(1, "all_true", seconds=0.01)])
     [True, True]
@@ -144,7 +145,7 @@ def stop(rank: int, at: At, seconds: float = 0.5) -> Fault:
 
 
 def delay(rank: int, at: At, seconds: float) -> Fault:
-    """Let the rank come some seconds late.
+    """Let the rank come ``seconds`` late.
 
     >>> run(2, lambda comm: all_true(True), faults=[delay(1, "all_true", seconds=0.01)])
     [True, True]
@@ -163,7 +164,7 @@ def raises(rank: int, at: At, error: BaseException | type[BaseException] | None 
 
 
 def skip(rank: int, at: At) -> Fault:
-    """Leave a collective out: the rank goes on as if all ranks had sent what it has.
+    """Leave a collective out: the rank goes on as if all ranks had sent its own data.
 
     >>> ended = outcomes(2, lambda comm: all_true(comm.rank == 1), faults=[skip(1, "all_true")])
     >>> ended[1].value
@@ -274,9 +275,11 @@ class _Progress:
 
 
 class FaultyCommunicator(InterceptingCommunicator):
-    """Passes every call on to ``inner``, but where a fault strikes.
+    """Passes every call on to ``inner``, except where a fault strikes; :func:`injected` uses it.
 
-    :func:`injected` puts one in force, and sees to it that every fault strikes.
+    Args:
+        inner: the rank's communicator.
+        faults: a list; those of other ranks do nothing here.
 
     >>> def total(comm):
     ...     late = FaultyCommunicator(comm, [delay(1, at=1, seconds=0.01)])
@@ -356,16 +359,17 @@ def _strike(fault: Fault, comm: Communicator) -> None:
 
 @contextlib.contextmanager
 def injected(faults: Fault | Sequence[Fault], comm: Communicator) -> Iterator[Communicator]:
-    """Let faults strike the rank that ``comm`` belongs to; yield the communicator in force inside.
+    """Let faults strike inside the block the rank that ``comm`` belongs to.
+
+    The block gets the communicator with the faults, which is also the current one.
 
     Args:
         faults: one or several; those of other ranks do nothing here.
-        comm: the rank's communicator, of either backend, or a layout; ranks are those of all its
-            mesh then.
+        comm: the rank's communicator, of either backend, or a layout; then ranks are those of its
+            whole mesh.
 
     Raises:
-        ConfigurationError: the block has ended and a fault never struck: the test would show
-            nothing.
+        ConfigurationError: the block has ended, and a fault has not struck.
 
     >>> import torch
     >>> import distmetrics as dm

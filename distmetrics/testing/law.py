@@ -274,9 +274,9 @@ class Law:
         name: in reports, such as ``no-hang``.
         title: the statement.
         page: what it means, why metrics break it, and what to do.
-        check: judges it; raises ``LawBroken``, ``NotJudged`` or nothing.
-        on_all_shards: whether it is judged on every way to deal an example, and not on one.
-        needs_state: whether it is about what a metric holds; functions hold nothing.
+        check: the function that judges it.
+        on_all_shards: whether it is judged on every way to deal an example, or on one.
+        needs_state: whether it is about the state of a metric, which a function does not have.
         not_own: why a metric's own sync cannot be judged by it, or "".
 
     >>> from distmetrics.testing import laws
@@ -301,14 +301,15 @@ class Law:
         """Judge a metric on a case.
 
         Args:
-            make: as of :func:`~distmetrics.testing.check_metric`.
-            case: for each rank its batches, as :func:`~distmetrics.testing.sharded` draws them.
-            options: ``sync``, ``backend``, ``equality`` and ``layouts``.
+            make: as for :func:`~distmetrics.testing.check_metric`.
+            case: the batches of each rank, as :func:`~distmetrics.testing.sharded` draws them.
+            options: ``sync``, ``backend`` and ``layouts`` as for
+                :func:`~distmetrics.testing.check_metric`, and ``equality``.
 
         Raises:
-            LawViolation: the metric breaks the law; says how, and why metrics do.
-            InputError: the case says nothing about the law, outside of a test of hypothesis; in
-                one the case is rejected, as ``hypothesis.assume`` does.
+            LawViolation: the metric breaks the law.
+            InputError: the case says nothing about the law. In a test of hypothesis the case is
+                rejected instead, as by ``hypothesis.assume``.
         """
         __tracebackhide__ = True
         Laws.of(self)(make, case, **options)
@@ -340,7 +341,13 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """A set of laws, with those that were declared off and why, and what counts as equal.
+    """A set of laws, in their order, and what counts as equal; operators of sets combine them.
+
+    Attributes:
+        chosen: the laws.
+        off_because: laws that were declared off, each with its reason.
+        equality: the :class:`~distmetrics.testing.Equality` of values; default a relative
+            difference of 1e-5 and an absolute one of 1e-6.
 
     >>> from distmetrics.testing import laws
     >>> print(*(laws.NO_HANG | laws.RANKS_AGREE | laws.SHIFT) - laws.SHIFT)
@@ -380,7 +387,7 @@ class Laws:
         equality: Equality | None = None,
         layouts: Sequence[Mapping[str, int]] = (),
     ) -> None:
-        """Judge a metric on a case by these laws, as one law does."""
+        """Judge a metric on a case by these laws; arguments and errors as of one law."""
         __tracebackhide__ = True
         subject, shards = Subject.of(make, sync), Case(case)
         unjudged: dict[Law, NotJudged] = {}
@@ -400,8 +407,8 @@ class Laws:
         """Return these laws without one that the metric cannot keep.
 
         Args:
-            law: that one.
-            because: the reason, which stands in every report.
+            law: the law to leave out.
+            because: the reason, which is in every report.
 
         Raises:
             InputError: no reason is given.
@@ -411,10 +418,7 @@ class Laws:
         return replace(self - law, off_because={**self.off_because, law: because})
 
     def equal(self, equality: Equality) -> Laws:
-        """Return these laws, judged by another equality.
-
-        The default is :data:`~distmetrics.testing.equality.CLOSE`.
-        """
+        """Return these laws, judged by another equality."""
         return replace(self, equality=equality)
 
     def __iter__(self) -> Iterator[Law]:

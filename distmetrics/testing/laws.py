@@ -1,12 +1,13 @@
 """The laws that a metric keeps if its number is the single process's, under any sharding.
 
-``make()`` makes a metric, a case deals batches to ranks, and each rank gets a value after a sync. A
-law is called with both, and raises ``LawViolation`` if the metric breaks it. Laws combine with
-``|`` and ``-``. One that a metric cannot keep is declared off, with a reason that reports repeat.
+Each law is a constant of this module, such as ``RANKS_AGREE``; ``docs/kit/laws.md`` explains all of
+them. ``law(make, case)`` raises ``LawViolation`` if the metric that ``make()`` makes breaks the law
+on the case, the batches of each rank. Laws combine with ``|`` and ``-``. One that a metric cannot
+keep is declared off, with a reason that reports repeat.
 
-Laws compare runs with runs, so that a fault breaks the law that it is about and not all of them:
-the law of the empty rank compares a world with an empty rank to the same world without it, not to
-the single process.
+Laws compare runs with runs, so that a fault breaks only the law that it is about: the law of the
+empty rank compares a world with an empty rank to the same world without it, not to the single
+process.
 
 >>> import torch
 >>> from torchmetrics import SumMetric
@@ -604,21 +605,29 @@ def _accepted(single: Outcome, what: str) -> Any:
 
 
 _values = list(globals().values())
+#: Every law.
 ALL = Laws(frozenset(value for value in _values if isinstance(value, Law)))
+#: Laws of precision, on values in low precision, large counts, and shifted data.
 NUMERICS = LOW_PRECISION | LARGE_COUNTS | SHIFT
+#: Laws of layouts, which ``check_metric`` judges where it is given some.
 LAYOUTS = REPLICA_NEUTRAL | AXIS_ORDER | OWNER_ONLY
+#: The law ``WORLD_SIZE``, that the value has the same bits for 1, 2, 3, 5 and 8 ranks.
 EXACT = Laws.of(WORLD_SIZE)
+#: The laws that are judged by default, all but those of the other sets and ``PADDING_REMOVED``.
 DEFAULT = ALL - NUMERICS - LAYOUTS - EXACT - PADDING_REMOVED
 
 
 def find(name: Any) -> Law:
     """Return the law of a name or number.
 
-    >>> find("no-hang") is NO_HANG is find(15)
-    True
+    Args:
+        name: such as "no-hang", "NO_HANG" or 15.
 
     Raises:
         InputError: there is no such law.
+
+    >>> find("no-hang") is NO_HANG is find(15)
+    True
     """
     wanted = str(name).strip().lower().replace("_", "-")
     for each in ALL:

@@ -246,7 +246,7 @@ def _numbers(value: Any) -> str:
 
 
 def deal(batches: Sequence[Batch], ranks: Sequence[int], world_size: int) -> Shards:
-    """Deal batch i to rank ``ranks[i]``.
+    """Deal batch i to rank ``ranks[i]`` of ``world_size``; return the batches of each rank.
 
     >>> deal("abc", [0, 2, 0], 3)
     (('a', 'c'), (), ('b',))
@@ -274,10 +274,10 @@ def identities(shards: Shards) -> tuple[tuple[int, ...], ...]:
 
 
 def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Shards]:
-    """Return the partitions that are always tried, as Apache Beam's tests of combiners have them.
+    """Return the partitions of batches that are always tried, as in Apache Beam's combiner tests.
 
-    They are: in turn and in runs over every world size; 1, 2, n/2 and √n ranks; shares that double
-    from rank to rank; all on the first rank; all on the last one.
+    They are, by name: in turn and in runs over each of ``world_sizes``; 1, 2, n/2 and √n ranks;
+    shares that double from rank to rank; all on the first rank; all on the last one.
 
     >>> found = shapes("abc", [2])
     >>> found["in turn, 2 ranks"], found["all on the last of 2"]
@@ -304,8 +304,11 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
 def padded(batches: Sequence[Any], world_size: int) -> Shards:
     """Deal samples in turn, and the first ones again until all ranks have equally many.
 
-    ``torch.utils.data.DistributedSampler`` does so. The argument ``indices`` of ``update`` holds
-    the samples' places in the data set.
+    ``torch.utils.data.DistributedSampler`` does so.
+
+    Args:
+        batches: mappings with the argument ``indices``, the samples' places in the data set.
+        world_size: number of ranks.
 
     Raises:
         InputError: the batches have no ``indices``, or cannot be joined.
@@ -378,6 +381,10 @@ def sharded(
             :mod:`distmetrics.testing.inputs`, or a list, of which some samples may be left out.
         world_sizes: numbers of ranks.
 
+    Raises:
+        InputError: ``world_sizes`` is empty, or has a number below 1.
+        MissingDependencyError: hypothesis is not installed.
+
     >>> from hypothesis import find
     >>> find(sharded([(torch.tensor([5, 6]),)] * 2), lambda case: len(case) == 2 and any(case[0]))
     (((torch.tensor([6]),),), ())
@@ -418,6 +425,10 @@ def partitions(batches: Sequence[Any], worlds: Sequence[int] = (1, 2, 3)) -> Sea
     """Draw how ``batches`` are dealt: uneven, ranks left empty, batches cut, also to nothing.
 
     Every sample is on one rank. Shrinks to few ranks, with all batches on the first.
+
+    Args:
+        batches: a list of what ``update`` is called with.
+        worlds: numbers of ranks.
 
     >>> from hypothesis import find
     >>> find(partitions([(["a", "b"],)], [2]), all)

@@ -57,10 +57,12 @@ class PlainFunction:
 
 
 def function(fn: Callable[[list[Any]], Any]) -> Callable[[], PlainFunction]:
-    """Say that ``fn(batches) -> value`` is what is to be judged, and not what makes a metric.
+    """Tell :func:`check_metric` that ``fn(batches)`` computes a value, and makes no metric.
 
-    It is called on every rank with that rank's batches, and does its own collectives. A function
-    that needs an argument is taken for one anyway.
+    A function without defaults for its arguments needs no telling.
+
+    Args:
+        fn: called on every rank with that rank's batches; it does its own collectives.
 
     >>> function(len)().fn([(1,), (2,)])
     2
@@ -411,8 +413,9 @@ def _merged(rank: Rank, metric: Any) -> Any:
 def doubled(rank: Rank) -> list[dict[str, Any]]:
     """Double the state until counts pass 2²⁴ on rank 0, and add one batch on rank 1.
 
-    Returns: the rank's own state and that of all; nothing for a metric with states of which a sync
-    does not make the sum.
+    Returns:
+        the rank's own state and that of all; nothing for a metric with states of which a sync does
+        not make the sum.
     """
     metric = rank.filled()
     kinds = {spec.kind for target in targets(metric) for spec in target.states}

@@ -42,7 +42,7 @@ def run(
 ) -> list[Any]:
     """Call ``fn(comm, *args)`` on every rank of a new world; return the results in rank order.
 
-    Inside, ``comm`` is also the communicator in force, so ``distmetrics.all_gather(x)`` needs no
+    Inside, ``comm`` is also the current communicator, so ``distmetrics.all_gather(x)`` needs no
     ``comm=``.
 
     Args:
@@ -50,19 +50,20 @@ def run(
         fn: what each rank does. With ``backend="gloo"`` it must be picklable, or cloudpickle
             installed.
         args: passed to every rank: the same objects with threads, copies with gloo.
-        backend: "threads" is fast, strict, and decides deadlock exactly; "gloo" is the real thing.
+        backend: "threads": fast, strict, and deadlock is decided exactly; "gloo": real processes.
         faults: of :mod:`distmetrics.testing.faults`, each of which strikes one rank.
-        limit: seconds after which processes that have not ended are stopped; threads need none for
+        limit: seconds after which ranks that have not ended are stopped; threads need none to find
             a deadlock.
-        hash_seeds: ``PYTHONHASHSEED`` of each rank, on gloo: sets of texts are in another order on
-            every rank, as they are in most jobs. :func:`~distmetrics.testing.shards.hash_seeds`
-            draws them.
-        layout: sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``: ``comm`` is the
-            layout of all ranks then.
+        hash_seeds: ``PYTHONHASHSEED`` of each rank, on gloo: sets of texts then differ in order
+            between ranks, as in most jobs. :func:`~distmetrics.testing.shards.hash_seeds` draws
+            them.
+        layout: sizes by the usual names of axes, such as ``{"dp": 2, "tp": 2}``: ``comm`` is then
+            the layout of all ranks.
 
     Raises:
         Exception: the error of the rank that failed first, with notes of what the others raised.
-            Ranks that were only let down by it never hide it.
+            It is never one that another rank's failure has caused.
+        InputTypeError: ``fn`` or ``args`` cannot be pickled, on gloo.
 
     >>> run(2, lambda comm: comm.rank)
     [0, 1]
@@ -80,13 +81,15 @@ def outcomes(
     hash_seeds: Sequence[int] = (),
     layout: Mapping[str, int] | None = None,
 ) -> list[Outcome]:
-    """Return how each rank of :func:`run` ended, in ``.value`` or ``.error``; raise none of these.
+    """Do what :func:`run` does, but return the :class:`Outcome` of each rank, error or value.
 
-    Args: as of :func:`run`.
+    Arguments are those of :func:`run`.
 
     Raises:
-        ValueError: there is no such backend, or not a hash seed for each process.
+        ValueError: there is no such backend, ``world_size`` is below 1, or not every process has a
+            hash seed.
         InputError: a fault is of a rank that the world does not have.
+        InputTypeError: ``fn`` or ``args`` cannot be pickled, on gloo.
 
     >>> first, second = outcomes(2, lambda comm: 6 // comm.rank)
     >>> second.value, type(first.error).__name__

@@ -1,4 +1,4 @@
-"""How each metric library keeps its state, and what third parties need to tell of theirs."""
+"""How each metric library keeps its state, and how third parties tell of theirs."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ class StateSpec(NamedTuple):
             unbroken; ``object``: lists of anything, joined in rank order;
             ``each``: anything, and ``merge`` makes one of it.
         finish: applied to the result where the metric brings a reduction of its own.
-        shape: before the first update, which arguments of the metric may decide.
-        start: for ``each``: what of the local value is sent, by default all.
+        shape: of the state before the first update, if arguments of the metric decide it.
+        start: for ``each``: returns the part of the local value to be sent; default all of it.
         merge: for ``each``: called with the local value and, in rank order, what every rank has
-            sent; returns the value of all ranks. It may change what was sent, and nothing of the
-            local value.
-        piece: which piece of a DTensor a rank holds, which no adapter says.
+            sent; returns the value of all ranks. It may change what was sent, but not the local
+            value.
+        piece: which piece of a DTensor a rank holds; set by distmetrics, not by adapters.
 
     >>> [(state.name, state.kind) for state in (StateSpec("total", "sum"), StateSpec("ids", "cat"))]
     [('total', 'sum'), ('ids', 'cat')]
@@ -57,13 +57,12 @@ class Adapter(ABC):
     """How one library keeps the state of its metrics.
 
     States live under their names in a mapping, most often the metric's ``__dict__``. A sync changes
-    nothing but the mapping. States that are sums, maxima or lists travel packed. For a library that
-    only merges one metric into another there is
-    :class:`~distmetrics.metrics.adapters.merging.MergingAdapter`.
+    only this mapping. Sums, maxima and lists travel packed. For a library that only merges one
+    metric into another there is :class:`~distmetrics.metrics.adapters.merging.MergingAdapter`.
 
     Attributes:
-        synced_flags: what else to set there while the state of all ranks is in, so that computing
-            needs no further sync.
+        synced_flags: what else to set in the mapping while the state of all ranks is in, so that
+            computing does not sync again.
         counter: name under which the number of updates is kept, or "".
         flag: name of the one among ``synced_flags`` that tells that the state of all ranks is in,
             or "". A metric's ``reset()`` takes it back.
@@ -89,7 +88,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def knows(self, value: Any) -> bool:
-        """Return True if ``value`` is a metric of this library, or holds some in its way."""
+        """Return True if ``value`` is a metric of this library, or a collection of its metrics."""
 
     @abstractmethod
     def states(self, metric: Any) -> Sequence[StateSpec]:
@@ -120,9 +119,9 @@ class Adapter(ABC):
         return {}
 
     def groups(self, metric: Any) -> Sequence[Sequence[Any]]:
-        """Return its metrics by groups, of each of which only the first is updated.
+        """Return the groups of a collection's metrics, of each of which only the first is updated.
 
-        The others show its state. Empty where no groups were formed, as by default.
+        The others show its state. Empty by default: no groups.
         """
         return ()
 
@@ -194,15 +193,15 @@ _registered: list[Adapter] = []
 def register_adapter(adapter: Adapter) -> None:
     """Make the metrics that ``adapter`` knows known to :func:`sync_and_compute` and :func:`synced`.
 
-    An adapter that is registered is asked before those built in and those found by entry points,
-    the latest first; so it may also replace one of them. Registering it again changes nothing.
+    Registered adapters are asked before those built in and those found by entry points, the latest
+    first; so one may replace another. Registering an adapter again changes nothing.
     Every rank must register the same.
 
     Args:
         adapter: an instance of a subclass of :class:`~distmetrics.metrics.adapters.Adapter`.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: ``adapter`` is not an Adapter.
 
     >>> register_adapter("my_library")
     Traceback (most recent call last):
@@ -287,8 +286,8 @@ def targets(metrics: Any) -> list[Target]:
 def compute(metrics: Any) -> Any:
     """Compute every metric in ``metrics`` from the state that is in, in the form of the input.
 
-    Nothing is sent. A mapping gives a dict, a sequence a list, a module a dict by paths; what is no
-    metric stays as it is.
+    Nothing is sent. A mapping gives a dict, a sequence a list, a module a dict by paths; anything
+    else stays as it is.
 
     >>> total = from_function(lambda state: state["n"], reduce={"n": "sum"})
     >>> total.update(n=torch.tensor(5))
@@ -308,9 +307,13 @@ def compute(metrics: Any) -> Any:
 
 
 def roots(metrics: Any, path: str = "") -> Iterator[tuple[str, Any, Adapter]]:
-    """Yield the paths of the outermost metrics, the metrics, and who knows them.
+    """Yield the path of each outermost metric, the metric, and its adapter.
 
-    A collection of a library is one of them; :func:`targets` looks into it.
+    A collection of a library counts as one metric; :func:`targets` looks into it.
+
+    Args:
+        metrics: as for :func:`targets`.
+        path: what the paths begin with.
 
     >>> total = from_function(lambda state: state["n"], reduce={"n": "sum"})
     >>> [(path, type(metric).__name__) for path, metric, _ in roots({"train": [total]})]

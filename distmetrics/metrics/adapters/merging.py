@@ -20,14 +20,14 @@ _CHANGEABLE = (Tensor, list, dict, set, deque, bytearray)
 class MergingAdapter(Adapter):
     """For metrics that say how to merge several into one, and no more.
 
-    Every rank's state travels as it is. Then each rank makes one stand-in a rank, a metric with
-    that rank's state, and has them merged in rank order: all ranks get the same bits. While the
+    Every rank's state is sent as it is. Then each rank makes a stand-in for every rank, a metric
+    with that rank's state, and merges them in rank order: all ranks get the same bits. While the
     merged state is in, the metric has the attributes of the merged stand-in.
 
     A subclass says which values it knows and what of a metric must travel.
 
     Attributes:
-        constant: names of attributes that nothing changes, and that need no copy.
+        constant: names of attributes that never change, so that they need no copy.
 
     >>> from collections import Counter
     >>> class Words:  # a metric that knows how to merge
@@ -49,7 +49,7 @@ class MergingAdapter(Adapter):
     {'a': 2, 'b': 1}
     """
 
-    constant: tuple[str, ...] = ()  # attributes that nothing changes, and that need no copy
+    constant: tuple[str, ...] = ()
     synced_flags: Mapping[str, Any] = {_FLAG: True}
     flag = _FLAG
 
