@@ -71,8 +71,8 @@ class DistmetricsError(Exception):
     Attributes:
         per_rank: what each rank did, by rank; {} where the error is not about several ranks.
         notes: what became of data and state.
-        likely: the likely cause, or "".
-        do: what to do, or "".
+        likely: the likely cause, or ``""``.
+        do: what to do, or ``""``.
         code: stable short name of the kind, for logs and searches.
         rank: the rank on which this copy was raised, or None outside a world.
         peers: the ranks that the error is about.

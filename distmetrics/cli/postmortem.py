@@ -108,20 +108,20 @@ def merge(reports: Mapping[int, RankReport]) -> PostMortem:
     (1,)
     """
     size = max(report.world_size for report in reports.values())
-    calls: defaultdict[tuple[str, int], dict[int, ReportedCall]] = defaultdict(dict)
+    calls: defaultdict[tuple[str, int, int], dict[int, ReportedCall]] = defaultdict(dict)
     # By group and rank the first call that the rank's file tells of; it may have made others.
-    since: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    since: defaultdict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     stuck = []
     for rank, report in reports.items():
         for call in report.calls:
-            calls[call.group, call.number][rank] = call
-            since[call.group].setdefault(rank, call.number)
-        stuck += [call.number for call in report.stuck if call.group == _WORLD]
+            calls[call.group, call.number, call.part][rank] = call
+            since[call.group].setdefault(rank, (call.number, call.part))
+        stuck += [(call.number, call.part) for call in report.stuck if call.group == _WORLD]
     for rank in range(size) if stuck else ():  # all are in it, also those that tell of no call
         since[_WORLD].setdefault(rank, min(stuck))
     first: dict[str, Divergence] = {}
-    for (group, number), by_rank in sorted(calls.items()):
-        expected = {rank for rank, begin in since[group].items() if begin <= number}
+    for (group, number, part), by_rank in sorted(calls.items()):
+        expected = {rank for rank, begin in since[group].items() if begin <= (number, part)}
         one = Divergence(group, number, by_rank, tuple(sorted(expected - by_rank.keys())))
         if one.absent or len(one.ops) > 1:
             first.setdefault(group, one)

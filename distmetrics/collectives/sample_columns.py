@@ -53,7 +53,7 @@ def split(tree: Any, count: int, columns: dict[str, Any], path: str = "", depth:
         )
     if len(tree) != count:
         raise InputError(
-            f"{where} has the length {len(tree)}, and there are {count} ids",
+            f"{where} has the length {len(tree)}, for {count} id{'s' * (count != 1)}",
             do="give each id one row of a tensor, or one item of a list; put several columns into "
             "a dict or a tuple, not into a list.",
         )

@@ -16,8 +16,8 @@ from distmetrics.collectives.buckets import LeafSpec
 from distmetrics.collectives.exchange import agree_on
 from distmetrics.collectives.header import Header
 from distmetrics.comm.communicator import Communicator, Finished, call_under_way, chosen, in_call
-from distmetrics.comm.patching import Name, Replacing
-from distmetrics.comm.process_group import GroupCommunicator
+from distmetrics.comm.patching import Name
+from distmetrics.comm.process_group import GroupCommunicator, watching
 from distmetrics.errors import Site
 from distmetrics.guard.settings import current_settings
 
@@ -85,7 +85,6 @@ WATCHED: Mapping[str, str] = {
 _ENDS = ("src", "dst", "group_src", "group_dst")
 _CALLED = ("torch.distributed", "torch.distributed.distributed_c10d")
 _KEEP = ("torch", "distmetrics")  # packages whose modules keep their names
-_replacing = Replacing()
 
 
 @contextmanager
@@ -107,7 +106,7 @@ def watch() -> Iterator[None]:
     >>> with watch():
     ...     pass
     """
-    with _replacing.block(_names):
+    with watching.block(_names):
         yield
 
 

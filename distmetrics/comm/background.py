@@ -112,7 +112,10 @@ def start(
 
     thread = threading.Thread(target=run, name="distmetrics background", daemon=True)
     tasks.begin(thread)
-    thread.start()
+    try:
+        thread.start()
+    except KeyError as error:  # Python's own, where an exception from outside strikes in it
+        raise (error.__context__ or error) from None
     queue.append(handle)
     return handle
 

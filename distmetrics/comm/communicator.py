@@ -45,7 +45,8 @@ class CallState:
     """The calls that one rank has made on one transport."""
 
     def __init__(self) -> None:
-        self.count = 0  # calls of ours that have begun
+        self.calls = 0  # of the user: each has one number, however many rounds it takes
+        self.count = 0  # rounds of ours that have begun
         self.past = 0  # hash of what the other ranks must have done as well, besides these calls
         # Batches and checksums of passes over streams, to be compared with the others'.
         self.reads: dict[tuple[int, int], tuple[int, int]] = {}
@@ -499,6 +500,7 @@ def take(comm: Communicator, call: Call) -> None:
             if holder is not None and holder.thread != lock.thread:
                 raise _refused(comm, holder.call)
             state.holder = lock
+        state.calls += 1
         lock.taken.append(comm)
         # An earlier call of this thread: two exceptions at once have ended it.
         if holder is not None:

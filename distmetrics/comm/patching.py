@@ -35,6 +35,11 @@ class Replacing:
         self._blocks = 0
         self._before: list[Name] = []
 
+    @property
+    def is_active(self) -> bool:
+        """True inside a block, of any thread."""
+        return self._blocks > 0
+
     @contextmanager
     def block(self, find: Callable[[], Iterable[Name]]) -> Iterator[None]:
         """Replace what ``find`` returns, unless another block has done so already.

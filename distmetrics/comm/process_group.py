@@ -60,8 +60,9 @@ class PendingCall:
     call: Call
     group: str  # its name
     members: str  # its ranks of the job, in short
-    number: int  # of the group's calls
+    number: int  # of the group's collectives
     kind: str  # the transport's operation
+    users: tuple[int, int] = (1, 1)  # number of the user's call, and of this collective in it
     started: float = field(default_factory=time.time)
     ended: float | None = None
     serial: int = 0  # among this rank's calls over all groups
@@ -207,6 +208,7 @@ if not dist.is_initialized():
 
 # As it is now: our own calls are watched already, where guard.watch() replaces torch's.
 _barrier = dist.barrier
+watching = Replacing()  # the blocks of guard.watch()
 
 _MOMENT = 0.02  # seconds between two looks for who has left
 # Collectives whose end nobody has seen: a thread of gloo that drops the last hold on a tensor of
@@ -265,6 +267,7 @@ class GroupCommunicator(Communicator):
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.device = device = _transport_device(group)
         self.calls = 0  # of the transport, by this group
+        self._place = (0, 0)  # of the last one: the user's call, and which of its collectives
         self.watcher = _find_watcher()
         self._name: str = group.group_name
         self.members = dist.get_process_group_ranks(group)
@@ -316,6 +319,7 @@ class GroupCommunicator(Communicator):
         if self._background is None:
             # The guard watches a barrier, but not what makes a group, which waits for half an hour
             # for a rank that has left, or that makes another call.
+            self.state.calls += 1
             with in_call(Call("the first call in the background", site=call_site())):
                 self.barrier()
             self._background = GroupCommunicator.of(new_group(self.members))
@@ -389,7 +393,11 @@ class GroupCommunicator(Communicator):
             raise self.state.verdict.error(self._me, call.site)
         if call_under_way() is None:
             self.state.note(self.state.direct_calls, call)
-        pending = PendingCall(call, self._name, self._members, self.calls + 1, kind)
+            self.state.calls += 1
+        before, part = self._place
+        number = self.state.calls
+        self._place = place = (number, part + 1 if number == before else 1)
+        pending = PendingCall(call, self._name, self._members, self.calls + 1, kind, place)
         self.watcher.calls.begin_call(pending)
         work = None
         try:

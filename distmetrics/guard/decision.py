@@ -171,13 +171,16 @@ class JobSnapshot:
             yield Verdict("diverged", what, tuple(uneven), likely=likely, do=SAME_ORDER)
         is_sure = self.wait.counts_exactly or (not self.circle and self._are_confirmed)
         if self._in_another and is_sure:
+            do = f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs."
+            if any(wait.is_watched for wait in self.here.values()):  # it is in use, and has not
+                do = SAME_ORDER
             yield Verdict(
                 "diverged",
                 f"{ranks_do(self._in_another, 'waits in a collective of torch.distributed')}, and "
                 "this rank in another",
                 tuple(self._in_another),
                 likely="a collective that only some ranks reach, or in another order.",
-                do=f"{SAME_ORDER[:-1]}; distmetrics.guard.watch() finds the first that differs.",
+                do=do,
             )
 
     @functools.cached_property

@@ -22,7 +22,7 @@ _TORCH_CALLS = str(Path(dist.__file__).parent) + os.sep
 # Code of torch's whose C++ code may wait for the other ranks; the second before a model's forward.
 _IN_C = torch.autograd.__path__[0], parallel.distributed.__file__
 _PUBLIC = {name for name in dir(dist) if not name.startswith("_")}
-_DEPTH = 12  # lines of a stack that are kept
+DEPTH = 12  # lines of a stack that are kept
 _STILL = 0.01  # part of the time for which a thread that only waits may use the processor
 
 
@@ -47,7 +47,7 @@ class Place(NamedTuple):
                 doing = "a backward pass or DistributedDataParallel"
             elif file.startswith(_TORCH_CALLS) and name in _PUBLIC:
                 doing = f"torch.distributed.{name}"
-        return cls(users_lines(frames)[:_DEPTH], at, doing)
+        return cls(users_lines(frames)[:DEPTH], at, doing)
 
     @property
     def waits_for_all(self) -> bool:

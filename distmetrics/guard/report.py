@@ -10,19 +10,22 @@ import logging
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import walk_stack, walk_tb
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from distmetrics.call_site import raise_sites
+from distmetrics.call_site import raise_sites, users_lines
 from distmetrics.comm.process_group import PendingCall, is_connection_error
-from distmetrics.errors import DistmetricsError
+from distmetrics.errors import DistmetricsError, Site
 from distmetrics.guard.call_log import CallLog
+from distmetrics.guard.process_info import DEPTH
 from distmetrics.guard.settings import REPORT
 from distmetrics.guard.store import Identity
 from distmetrics.message import encode
@@ -37,13 +40,14 @@ _pipe: list[int] = []  # the write end of SIGTERM's
 class ReportedCall:
     """One collective call of a rank; times by the clock of its host."""
 
-    number: int  # of the group's calls, the same on all its ranks
+    number: int  # of the user's calls on the group, the same on all its ranks
     group: str
     op: str  # with its name: all_gather "val/f1"
     detail: str  # float32[10]
     site: str
     started: float
     ended: float | None  # None while the rank waited
+    part: int = 1  # which of the call's collectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,20 @@ class ReportWriter:
 
     def _report(self, error: BaseException | None) -> RankReport:
         me, sites = self._me, [] if error is None else raise_sites(error)
-        where = tuple(map(str, sites or self._log.place().stack))
+        stack = self._log.place().stack if error is None else _stack(error) or sites
+        where = tuple(map(str, stack))
         calls = tuple(_reported(pending, me.world) for pending in [*self._log.calls])
         failure = _failure(error, str(sites[0]) if sites else "")
         now = platform.node(), me.process.pid, time.time()
         return RankReport(SCHEMA, me.rank, me.world_size, *now, failure, where, calls)
+
+
+def _stack(error: BaseException) -> list[Site]:
+    """Return the user's lines that led to an error, also those that it has yet to pass."""
+    raised = error.__traceback__
+    above = sys._getframe(1) if raised is None else raised.tb_frame.f_back
+    frames = [*walk_tb(raised)][::-1] + ([*walk_stack(above)] if above else [])
+    return users_lines(frames)[:DEPTH]
 
 
 def _failure(error: BaseException | None, site: str) -> Failure | None:
@@ -137,7 +150,8 @@ def _reported(pending: PendingCall, world: str) -> ReportedCall:
     call = pending.call
     group = "world" if pending.group == world else pending.group
     site, times = str(call.site or ""), (pending.started, pending.ended)
-    return ReportedCall(pending.number, group, call.op, call.detail, site, *times)
+    number, part = pending.users
+    return ReportedCall(number, group, call.op, call.detail, site, *times, part)
 
 
 _writers: weakref.WeakSet[ReportWriter] = weakref.WeakSet()

@@ -49,6 +49,7 @@ class Wait(Message, frozen=True):
     # where its backend does not count them. Gloo counts sends and receives as well.
     issued: int = -1
     counts_exactly: bool = False
+    is_watched: bool = False  # it is inside guard.watch()
 
     def has_come_to(self, other: Wait) -> bool:
         """True if this is a wait in the same call of the group, or in a later one."""

@@ -23,7 +23,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from distmetrics.comm.patching import replace_everywhere
-from distmetrics.comm.process_group import NAMING_GRACE, PendingCall, Watcher, counter_of, watch_by
+from distmetrics.comm.process_group import (
+    NAMING_GRACE,
+    PendingCall,
+    Watcher,
+    counter_of,
+    watch_by,
+    watching,
+)
 from distmetrics.comm.verdict import Departure, Verdict, departed, reason, silent_store, what_ended
 from distmetrics.errors import first_line, who
 from distmetrics.guard.call_log import CallLog
@@ -207,6 +214,7 @@ class Watchdog(Watcher):
             text,
             self.log.issued().get(group, 0) - 1,  # this call is the last of them
             self.log.counts_exactly.get(group, False),
+            watching.is_active,
         )
         begun, timeout = time.monotonic() - self.patience, self.settings.timeout
         return Diagnosis(self._me, wait, timeout, self._store, begun)

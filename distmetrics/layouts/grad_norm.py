@@ -312,8 +312,8 @@ def _checked(
             )
     for axis in mesh.owned:
         raise InputError(
-            f"only rank {mesh.roles[axis]} along the axis {axis} is said to have values, and all "
-            "have gradients",
+            f"only coordinate {mesh.roles[axis]} along the axis {axis} is said to have values, and "
+            "all have gradients",
             do=f'say {axis}="{SHARD}" where stages hold other parameters, "{SAME}" where they hold '
             "the same.",
         )

@@ -149,7 +149,7 @@ class CSVLogger(FolderLogger):
 
     Args:
         save_dir: where to.
-        name: of the experiment, and of a folder; "" for none.
+        name: of the experiment, and of a folder; ``""`` for none.
         version: of the run: a text, a number N for ``version_N``, or None for the first one that is
             free. A run that names the version of an earlier one goes on in its folder.
 
@@ -211,7 +211,7 @@ class TensorBoardLogger(FolderLogger):
 
     Args:
         save_dir: where to.
-        name: of the experiment, and of a folder; "" for none.
+        name: of the experiment, and of a folder; ``""`` for none.
         version: of the run: a number, a text, or None for the first ``version_N`` that is free.
 
     Raises:

@@ -109,7 +109,10 @@ def agreed(
         if can_be_sent and len({each.text for each in have}) == 1:
             result[name] = have[0].value
             continue
-        why = "differs between ranks with data" if can_be_sent else "cannot be sent"
+        why, do = "cannot be sent", f"set self.{name} in __init__, alike on every rank"
+        if can_be_sent:
+            why = "differs between ranks with data"
+            do = f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…)'
         texts = {r: f"{name} = {column[r].text[:_SHOWN]}" for r in updated}
         where = f"{path}.{name}".lstrip(".")
         raise StateError(
@@ -118,8 +121,7 @@ def agreed(
             per_rank={r: texts.get(r, "no update") for r in range(len(column))},
             notes=["Every metric keeps its local state."],
             likely=f"update() sets {name} and compute() reads it, so ranks without data lack it.",
-            do=f'in __init__ self.add_state("{name}", default=…, dist_reduce_fx=…); or see to it '
-            "that every rank has data.",
+            do=f"{do}; or see to it that every rank has data.",
             rank=rank,
             peers=updated,
             site=header.site,

@@ -156,7 +156,7 @@ def _axes(mesh: Mesh) -> Iterator[str]:
     width = max(len(f"{axis} {size}") for axis, size in mesh.sizes.items())
     for axis, size in mesh.sizes.items():
         role = mesh.roles[axis]
-        meaning = f"only rank {role} has values: what the others pass is not looked at"
+        meaning = f"only coordinate {role} has values: what the others pass is not looked at"
         if role == SHARD:
             meaning = "other samples: reduced over"
         elif role == SAME:

@@ -197,7 +197,7 @@ class ModelCheckpoint(MonitorCallback):
 
     Attributes:
         best_k_models: the values of the checkpoints that are kept, by path, the best first.
-        last_model_path: the checkpoint of ``save_last``, or "".
+        last_model_path: the checkpoint of ``save_last``, or ``""``.
 
     Raises:
         ConfigurationError: an argument is of another kind, or ``filename`` cannot be filled in. In
@@ -233,7 +233,7 @@ class ModelCheckpoint(MonitorCallback):
 
     @property
     def best_model_path(self) -> str:
-        """The best checkpoint, or the latest without ``monitor``; "" before the first."""
+        """The best checkpoint, or the latest without ``monitor``; ``""`` before the first."""
         return next(iter(self.best_k_models), "")
 
     @property

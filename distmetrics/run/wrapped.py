@@ -435,7 +435,7 @@ class RunnerLoader:
 
     @property
     def not_for_training(self) -> str:
-        """Why steps on this rank's part would not be those of one process; "" where they would.
+        """Why steps on this rank's part would not be those of one process; ``""`` if they would.
 
         An evaluation loader that divides evenly may be read between steps of training, where
         somebody has said that it is one.

@@ -41,7 +41,7 @@ class Equality:
     types: bool = True
 
     def difference(self, expected: Any, got: Any) -> str:
-        """Return how ``got`` differs from ``expected``, or "" if it does not."""
+        """Return how ``got`` differs from ``expected``, or ``""`` if it does not."""
         of_numbers = isinstance(expected, _NUMBER) and isinstance(got, _NUMBER)
         if of_numbers and not self.types:
             return self._tensors(torch.as_tensor(expected), torch.as_tensor(got))

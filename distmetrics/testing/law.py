@@ -277,7 +277,7 @@ class Law:
         check: the function that judges it.
         on_all_shards: whether it is judged on every way to deal an example, or on one.
         needs_state: whether it is about the state of a metric, which a function does not have.
-        not_own: why a metric's own sync cannot be judged by it, or "".
+        not_own: why a metric's own sync cannot be judged by it, or ``""``.
 
     >>> from distmetrics.testing import laws
     >>> laws.RANKS_AGREE.number, laws.RANKS_AGREE.title

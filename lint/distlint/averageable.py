@@ -60,7 +60,7 @@ _NOT_AVERAGEABLE = {
     "it is relative to a baseline that is computed from all data": """
         d2_brier d2_log d2_absolute_error d2_pinball d2_tweedie
     """,
-    "it is made of means, variances and a product that belong to all data": """
+    "its means, variances and products must be those of all data": """
         pearson_corrcoef pearsonr corrcoef concordance_corrcoef r2 explained_variance
     """,
     ROOT_REASON: """
@@ -71,10 +71,10 @@ _NOT_AVERAGEABLE = {
         median_absolute_error perceptual_path_length
     """,
     "the extreme of all data is not a mean of extremes": "max_error",
-    "it compares bands over all images before it takes a power or a product": """
+    "it takes a power or a product of averages over all images": """
         spectral_distortion_index spatial_distortion_index quality_with_no_reference
     """,
-    "a sum: the mean over ranks is only a share of it": "total_variation",
+    "it is a sum, of which the mean over ranks is only a share": "total_variation",
     "it compares distributions of all data": """
         frechet_inception_distance frechet_audio_distance kernel_inception_distance
         memorization_informed_frechet_inception_distance inception
@@ -129,8 +129,8 @@ _AVERAGEABLE = {
         speech_reverberation_modulation_energy_ratio deep_noise_suppression_mean_opinion
     """,
     "a mean over texts": "rouge bert infolm squad edit_distance extended_edit_distance",
-    "a mean over samples (with class weights, over their weights), "
-    "unless reduction says otherwise": """
+    "a mean over samples, unless reduction= says otherwise; "
+    "with class weights, over their weights": """
         cross_entropy linear_cross_entropy nll bce bce_with_logits l1 mse binary_cross_entropy
         binary_cross_entropy_with_logits huber smooth_l1 kl_div ctc gaussian_nll poisson_nll
         cosine_embedding hinge_embedding margin_ranking multi_margin multilabel_margin

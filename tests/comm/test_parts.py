@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from benchmarks.torch_calls import counted_torch_calls
 from distmetrics import SingleCommunicator, all_reduce, current, use
 from distmetrics.call_site import call_site, raise_sites
+from distmetrics.comm import background
 from distmetrics.comm.communicator import Call, brief, current_call, fold, in_call
 from distmetrics.errors import Site
 
@@ -78,3 +81,20 @@ def test_sites_are_the_users_lines_and_calls_are_named_by_the_users_call() -> No
         assert str(current_call("all_gather", torch.ones(3))) == 'all_reduce "val/f1" float32[10]  train.py:8 in main'
     assert current_call("all_gather", torch.ones(3)).op == "all_gather"
     assert brief(torch.bfloat16, ()) == "bfloat16[]"
+
+
+def test_an_exception_from_outside_in_the_start_of_a_thread_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes it for a thread that did not start, and ends in a KeyError for one that did."""
+    name = "_start_joinable_thread"  # of Python 3.13 and later
+    name = name if hasattr(threading, name) else "_start_new_thread"
+    begin = getattr(threading, name)
+
+    def struck(*thread: Any, **options: Any) -> None:
+        begin(*thread, **options)
+        while threading._limbo:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        raise TimeoutError("a timer of the user's")
+
+    monkeypatch.setattr(threading, name, struck)
+    with pytest.raises(TimeoutError, match="a timer of the user's"):
+        background.start(lambda comm: comm.rank, SingleCommunicator())

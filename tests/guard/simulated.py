@@ -59,13 +59,14 @@ class Rank:
         alone: bool = True,
         issued: int = 3,
         counts_exactly: bool = False,
+        is_watched: bool = False,
     ) -> None:
         """Begin to wait."""
         self.serial += 1
         self.alone = alone
         members = members or rank_ranges(range(self.job.world_size))
         text = f'{kind} "{group} {call}"  train.py:{10 + call} in main'
-        wait = Wait(self.serial, group, members, call, kind, text, issued, counts_exactly)
+        wait = Wait(self.serial, group, members, call, kind, text, issued, counts_exactly, is_watched)
         begun = self.job.now + after
         due = begun + FIRST_LOOK
         self.diagnosis = Diagnosis(self.me, wait, timeout, self.store, begun, due, self.job.state_of)

@@ -144,6 +144,7 @@ def test_a_process_that_is_gone_or_stopped() -> None:
         assert job.verdicts == [verdict, None]
 
 
+@pytest.mark.parametrize("is_watched", [False, True])
 @pytest.mark.parametrize(
     ("still", "issued", "calls", "exactly", "is_stuck"),
     [
@@ -155,17 +156,24 @@ def test_a_process_that_is_gone_or_stopped() -> None:
         (0.0, 3, 0, True, False),
     ],
 )
-def test_a_collective_of_torchs_own(still: float, issued: int, calls: int, exactly: bool, is_stuck: bool) -> None:
-    """The ranks can't meet once one has issued it in the place of the other's call."""
+def test_a_collective_of_torchs_own(
+    still: float, issued: int, calls: int, exactly: bool, is_stuck: bool, is_watched: bool
+) -> None:
+    """The ranks can't meet once one has issued it in the place of the other's call.
+
+    The advice is guard.watch(), but not to who uses it.
+    """
     job = Job(3)
     bad = job.ranks[1]
     bad.where, bad.still = "is in a backward pass  train.py:3 in main", still
     bad.issued, bad.calls = {"world": issued}, {"world": calls}
     for rank in (0, 2):
-        job.ranks[rank].wait(counts_exactly=exactly)
+        job.ranks[rank].wait(counts_exactly=exactly, is_watched=rank == 0 and is_watched)
     job.run(2)
     text = "rank 1 waits in a collective of torch.distributed, and this rank in another" if is_stuck else None
     assert job.verdicts == [text, None, text]
+    if is_stuck:
+        assert ("guard.watch()" in job.ranks[0].verdict.do) is not is_watched
 
 
 _OF_ONE = r"\branks [-\d, ]*\d +(has|is|was|does|waits|its|it)\b"

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import distmetrics as dm
 from distmetrics import DivergedError, PeerLostError, guard
+from distmetrics.cli.postmortem import merge, parting, read
 from distmetrics.comm.process_group import GroupCommunicator
 from distmetrics.guard import use_settings
 from distmetrics.testing import outcomes, run
@@ -80,6 +81,10 @@ def one_is_busy(comm: Any, raises: bool) -> None:
         time.sleep(60)
     if comm.rank == 1 and raises:
         raise ValueError("a bad batch")
+    another_sum()
+
+
+def another_sum() -> None:
     dm.all_reduce(ONE, name="sum 1")
 
 
@@ -93,6 +98,7 @@ def test_a_report_of_every_rank(tmp_path: Path, raises: bool) -> None:
     assert (late["error"]["kind"], busy["error"]) == ("PeerLostError" if raises else "DivergedError", None)
     assert "tests/guard/test_processes.py" in busy["where"][0]
     assert "multiprocessing" not in str(busy["where"])
+    assert [line.rpartition(" in ")[2] for line in late["where"][:2]] == ["another_sum", "one_is_busy"]
     last = late["calls"][-1]
     assert (last["op"], last["ended"], last["group"]) == ('all_reduce sum "sum 1"', None, "world")
     assert busy["calls"][-1]["op"] == 'all_reduce sum "sum 0"'
@@ -135,9 +141,19 @@ def watched(comm: Any) -> list[Any]:
 def watched_and_alone(comm: Any) -> None:
     """The wait of a watched collective is watched as well."""
     with guard.watch():
+        dist.all_reduce(ONE.clone(), async_op=True).wait()
+        comm.all_reduce(ONE, "sum")
+        dm.all_gather(torch.ones(10_000))  # in two collectives
         if comm.rank:
             raise ValueError("a bad batch")
         dist.all_reduce(ONE.clone())
+
+
+def watched_and_elsewhere(comm: Any) -> None:
+    """Another call of torch's own that is not watched."""
+    all_reduce = dist.all_reduce
+    with guard.watch():
+        dm.all_reduce(ONE) if comm.rank else all_reduce(ONE.clone())
 
 
 def test_watched_collectives_that_torch_makes_in_other_ways() -> None:
@@ -150,10 +166,22 @@ def test_watched_collectives_that_torch_makes_in_other_ways() -> None:
     assert second == [[0, 1], [1, 2, 3], 2.0, 2.0, [2.0, 2.0], True]
 
 
-def test_a_rank_that_never_comes_to_a_watched_collective() -> None:
-    error = outcomes(2, watched_and_alone, backend="gloo", limit=60)[0].error
+def test_a_rank_that_never_comes_to_a_watched_collective(tmp_path: Path) -> None:
+    """A post-mortem counts the user's calls, not the rounds in which ranks compare them."""
+    with use_settings(report=tmp_path):
+        error = outcomes(2, watched_and_alone, backend="gloo", limit=60)[0].error
     assert isinstance(error, PeerLostError), error
     assert "raised ValueError: a bad batch" in str(error)
+    assert parting(merge(read(tmp_path))).startswith(
+        "rank 1 did not come to call 4 of world, torch.distributed.all_reduce sum\n"
+    )
+
+
+def test_who_watches_is_not_advised_to_watch() -> None:
+    error = outcomes(2, watched_and_elsewhere, backend="gloo", limit=60)[1].error
+    assert isinstance(error, DivergedError), error
+    assert "is in torch.distributed.all_reduce" in str(error)
+    assert error.do == "make every rank call the same collectives, in the same order."
 
 
 # --- a training loop of DistributedDataParallel ---------------------------------------------------------------------

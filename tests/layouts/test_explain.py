@@ -70,7 +70,7 @@ TEXT = """\
 sync of 1 metric over 16384 ranks, 64 shards, bytes as received by each rank
   dp 64  other samples: reduced over
   tp 8   the same samples: counted once, not 8 times, and proved to be the same
-  pp 32  only rank 31 has values: what the others pass is not looked at
+  pp 32  only coordinate 31 has values: what the others pass is not looked at
 a rank with values, of 512: 4 collectives, 16.5 MiB
   2 collectives, 16.0 MiB, among 64 shards
   1 collective, 64 bytes, for the proof, among 512 ranks

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from distlint.check import check_source
 from distlint.edits import Change
+from distlint.facts import Facts
 from distlint.files import write_atomically
 from distlint.fix import fix_source, would_help
+from distlint.rules import RULES
 from tests.lint.helpers import RELAXED, beside, called, put
 
 
@@ -90,6 +92,43 @@ def test_fixed_source(before, repair, after):
     assert done.applied
     assert done.findings == done.undone == []
     assert fix(after, repair).applied == []
+
+
+LOADER = """\
+from lightning.pytorch import LightningDataModule, Trainer
+from torch.utils.data import DataLoader, DistributedSampler
+
+class Data(LightningDataModule):
+    def {}(self):
+        return {}
+
+    def _make(self, data):
+        return {}
+
+trainer = Trainer()
+"""
+SAMPLED = "DataLoader(data, 8, sampler=DistributedSampler(data{}))"
+HOOKS = ("val_dataloader", "test_dataloader", "predict_dataloader")
+
+
+@pytest.mark.parametrize(
+    ("hook", "given", "fixed"),
+    [
+        ("train_dataloader", "", "DataLoader(data, 8, shuffle=True)"),
+        ("train_dataloader", ", shuffle=False", "DataLoader(data, 8, shuffle=False)"),
+        *((hook, given, "DataLoader(data, 8)") for hook in HOOKS for given in ("", ", shuffle=False")),
+        ("val_dataloader(self): return self._make(1)\n    def train_dataloader", "", SAMPLED.format("")),
+        (
+            "val_dataloader(self): return self._make(1)\n    def train_dataloader",
+            ", shuffle=x",
+            "DataLoader(data, 8, shuffle=x)",
+        ),
+    ],
+)
+def test_a_loader_for_evaluation_is_never_made_to_shuffle(hook, given, fixed):
+    before, after = (LOADER.format(hook, "self._make(0)", each) for each in (SAMPLED.format(given), fixed))
+    check = partial(check_source, path="m.py", rules=[RULES["DL004"]], facts=Facts(has_trainer=True))
+    assert fix_source(before.encode(), check, unsafe=True).source.decode() == after
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,11 @@ SOME = torch.arange(3.0)
 def test_what_ranks_with_data_have_alike_is_borrowed(per_rank: Any, updated: tuple[int, ...], value: Any) -> None:
     columns = [{} if each is ABSENT else {"x": described(each)} for each in per_rank]
     refused = pytest.raises(StateError, match=r"the attribute m\.x is no state, ")
-    with refused if value is REFUSED else nullcontext():
+    with refused if value is REFUSED else nullcontext() as caught:
         found = agreed("m", columns, updated, Header("sync of metrics"), 0).get("x", ABSENT)
         assert repr(found) == repr(value)
         assert type(found) is type(value)
+    if caught is not None:
+        can_be_a_state = "cannot be sent" not in str(caught.value)
+        assert ("self.add_state(" in caught.value.do) is can_be_a_state
+        assert ("set self.x in __init__" in caught.value.do) is not can_be_a_state

@@ -49,9 +49,10 @@ NOT_HERE = "1 of 5 expected ids did not come: 3; 1 came that nobody expects: -1"
 NO_JSON = "the sample of the id 1 cannot be written as JSON: 'complex' object has no"
 INPUT: list[Any] = [  # the ranks that the error names, what it says, and what each of three ranks does
     ((1,), NOT_HERE, lambda c: gather([odd(c, -1, c.rank), c.rank + odd(c, 0, 2)], PAIR, expected=[*range(5), 1])),
+    ((), "1 id is expected, and 3 came", lambda c: gather(["abc"[c.rank]], ["x"], expected=1)),
     ((), "4 ids are expected, and 3 came", lambda c: gather(["abc"[c.rank]], ["x"], expected=4)),
     ((0, 2), "different values: 'a'", lambda c: gather(["aba"[c.rank]], {"n": [c.rank], "x": EYE[:1]})),
-    ((1,), "1 ids came with different values: 9", lambda c: gather([odd(c, 9, 0)] * 2, odd(c, PAIR, [1, 1]))),
+    ((1,), "1 id came with different values: 9", lambda c: gather([odd(c, 9, 0)] * 2, odd(c, PAIR, [1, 1]))),
     (ALL, "different values: 0", lambda c: gather([0], {"r": [torch.ones(odd(c, 1, 2))]})),
     (ALL, "dst= is 3, and must be a path, None or a rank", lambda c: own(c, PAIR, dst=3)),
     (ALL, "dst= is True", lambda c: own(c, PAIR, dst=True)),
@@ -93,7 +94,7 @@ def test_the_text_of_a_conflict() -> None:
     """The whole of it."""
     error = same_error(outcomes(2, lambda c: gather([0, 1], [f"of {c.rank}", "x"])), dm.InputError)
     assert str(error) == (
-        "gather_samples: 1 ids came with different values: 0\n\n"
+        "gather_samples: 1 id came with different values: 0\n\n"
         "  ranks 0-1  2 samples: 0, 1; of these: 0\n\n"
         "No sample was moved.\n"
         "Likely: samples dealt out twice whose values depend on their batch or on chance; or ids that count anew on "

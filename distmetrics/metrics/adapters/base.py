@@ -63,10 +63,10 @@ class Adapter(ABC):
     Attributes:
         synced_flags: what else to set in the mapping while the state of all ranks is in, so that
             computing does not sync again.
-        counter: name under which the number of updates is kept, or "".
+        counter: name under which the number of updates is kept, or ``""``.
         flag: name of the one among ``synced_flags`` that tells that the state of all ranks is in,
-            or "". A metric's ``reset()`` takes it back.
-        group: name under which a metric keeps the process group that it was made for, or "".
+            or ``""``. A metric's ``reset()`` takes it back.
+        group: name under which a metric keeps the process group that it was made for, or ``""``.
 
     >>> from types import SimpleNamespace
     >>> class Totals(Adapter):  # of metrics that are a total
@@ -138,8 +138,8 @@ class Target(NamedTuple):
     """One metric: where it is, what it is, how to read it.
 
     Attributes:
-        path: keys, indices and names of modules that lead to it, joined by dots; "" for a metric
-            by itself.
+        path: keys, indices and names of modules that lead to it, joined by dots; ``""`` for a
+            metric by itself.
         metric: the library's own object.
         adapter: who knows it.
         states: its states, in an order that all ranks share.

@@ -17,6 +17,7 @@ _SAMPLERS = frozenset(
         "torch.utils.data.distributed.DistributedSampler",
     }
 )
+_EVALUATION = ("val_", "test_", "predict_")  # hooks
 _SAID = "Lightning adds a sampler itself, and this one fails on a single device: remove it"
 
 
@@ -35,7 +36,9 @@ class DL004(Rule):
     already.
 
     How to fix: remove the sampler, and pass ``shuffle=True`` to the training loader. To keep a
-    sampler of your own, pass ``use_distributed_sampler=False`` to the trainer.
+    sampler of your own, pass ``use_distributed_sampler=False`` to the trainer. The unsafe fix gives
+    the loader the sampler's ``shuffle``, and none in ``val_dataloader``, ``test_dataloader`` and
+    ``predict_dataloader``.
 
     When it is silent:
 
@@ -68,14 +71,19 @@ class DL004(Rule):
 
     def _is_of_trainer(self, call: cst.Call) -> bool:
         """Return whether a hook that makes loaders makes the sampler, one call deep."""
-        method, owner = self.source.method(call), self.source.class_of(call)
-        if method is None or owner is None:
+        owner = self.source.class_of(call)
+        if owner is None or not owner.kinds & {"lightning_module", "data_module"}:
             return False
-        if not owner.kinds & {"lightning_module", "data_module"}:
-            return False
+        return bool(self._hooks(call))
+
+    def _hooks(self, call: cst.Call) -> list[str]:
+        """Return the hooks that make the sampler, one call deep."""
+        method = self.source.method(call)
+        if method is None:
+            return []
         makers = [method.name.value, *self.source.callers(method)]
         ends = ("_dataloader", "_dataloaders")
-        return any(each.endswith(ends) and each[0] != "_" for each in makers)
+        return [each for each in makers if each.endswith(ends) and each[0] != "_"]
 
     def _loader(self, call: cst.Call) -> cst.Call | None:
         """Return the loader of torch that is given the sampler."""
@@ -111,7 +119,7 @@ class DL004(Rule):
         return False
 
     def _change(self, call: cst.Call, loader: cst.Call) -> list[Change]:
-        """Return ``shuffle=…`` instead of a sampler that is written inside of the loader."""
+        """Return ``shuffle=…``, or nothing, instead of a sampler inside of the loader."""
         given = self.source.parent(call)
         if not isinstance(given, cst.Arg) or self.source.parent(given) is not loader:
             return []
@@ -119,4 +127,9 @@ class DL004(Rule):
             return []
         shuffle = argument(call, 3, "shuffle")
         text = self.source.code(shuffle) if shuffle is not None else "True"
+        evaluates = {each.startswith(_EVALUATION) for each in self._hooks(call)}
+        if evaluates == {True}:
+            return [Change(given, "")]
+        if len(evaluates) == 2 and text == "True":  # that is for the training loader alone
+            return []
         return [Change(given, f"shuffle={text}")]
