@@ -168,7 +168,7 @@ def test_a_case_shrinks_to_few_ranks_batches_and_samples() -> None:
     two_have_samples = lambda case: sum(any(map(count, shard)) for shard in case) >= 2  # noqa: E731
     smallest = find(sharded(inputs.aggregation()), two_have_samples)
     assert repr(smallest) == "(((torch.tensor([0.0]),),), ((torch.tensor([0.0]),),))"
-    negative_beside_nothing = lambda case: [[0], [1]] == [[*map(count, x)] for x in case] and samples(case)[0] < 0  # noqa: E731
+    negative_beside_nothing = lambda case: [[*map(count, x)] for x in case] == [[0], [1]] and samples(case)[0] < 0  # noqa: E731
     smallest = find(sharded(inputs.aggregation()), negative_beside_nothing)
     assert repr(smallest) == "(((torch.zeros((0,), dtype=torch.float32),),), ((torch.tensor([-0.0625]),),))"
     of_list = find(sharded(BATCHES), lambda case: 42 in samples(case))

@@ -431,6 +431,8 @@ MUTANTS = [
 ]
 # Each breaks several laws, and shows it where a rank has few samples or none.
 SMALL = [
-    (Peak, aggregation(), [laws.SINGLE_IS_SHARDED, laws.EMPTY_BATCH_IS_NEUTRAL]),
-    (WorstRecall, multiclass(), [laws.SINGLE_IS_SHARDED, laws.RANKS_AGREE]),
+    (Peak, aggregation(), laws.SINGLE_IS_SHARDED),
+    (Peak, aggregation(), laws.EMPTY_BATCH_IS_NEUTRAL),
+    (WorstRecall, multiclass(), laws.SINGLE_IS_SHARDED),
+    (WorstRecall, multiclass(), laws.RANKS_AGREE),
 ]
