@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from distmetrics.errors import InputError, LawViolation
@@ -194,8 +194,7 @@ def check_metric(
     skipped: dict[Law, str] = {}
     violations: dict[Law, Violation] = {}
     with runs_of(subject, chosen.equality, backend, layouts) as runs_on:
-        for shards, asked in _cases(batches, sizes, max_examples, seed, chosen):
-            runs = runs_on(shards)  # the laws share its runs
+        for runs, asked in _cases(batches, sizes, max_examples, seed, chosen, runs_on):
             for law in (each for each in asked if each not in violations):
                 result = law.verdict(runs)
                 if isinstance(result, NotJudged):
@@ -204,7 +203,7 @@ def check_metric(
                 judged[law] += 1
                 if result is not None:
                     # What has broken one law often breaks the next one.
-                    cases = [*(each.case for each in violations.values()), Case(shards)]
+                    cases = [*(each.case for each in violations.values()), Case(runs.shards)]
                     found = _smallest(law, runs_on, cases, result, _TRIES[backend])
                     violations[law] = Violation.of(law, subject, *found)
     if not judged and chosen:
@@ -254,18 +253,24 @@ def assert_distributed(make: Any, batches: Any, **options: Any) -> None:
 
 
 def _cases(
-    batches: Any, sizes: Sequence[int], max_examples: int, seed: int, laws: Laws
-) -> Iterator[tuple[Shards, Iterable[Law]]]:
-    """Yield shards, and the laws that are to be judged on them."""
+    batches: Any,
+    sizes: Sequence[int],
+    max_examples: int,
+    seed: int,
+    laws: Laws,
+    runs_on: Callable[[Shards], Runs],
+) -> Iterator[tuple[Runs, Iterable[Law]]]:
+    """Yield runs, which the shapes of an example share, and the laws that are judged by them."""
     on_all_shards = [law for law in laws if law.on_all_shards]
     is_drawn = is_strategy(batches)
     for example in drawn(batches, max_examples, seed) if is_drawn else [batches]:
         first, *others = shapes(listed(example), sizes).values()
-        yield first, laws
-        yield from ((shards, on_all_shards) for shards in others)
+        runs = runs_on(first)
+        yield runs, laws
+        yield from ((replace(runs, shards=shards), on_all_shards) for shards in others)
     if not is_drawn:
         for shards in drawn(partitions(listed(batches), sizes), max_examples, seed):
-            yield shards, on_all_shards
+            yield runs_on(shards), on_all_shards
 
 
 def drawn(strategy: Any, number: int, seed: int) -> list[Any]:

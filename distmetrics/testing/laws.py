@@ -64,8 +64,11 @@ def SINGLE_IS_SHARDED(runs: Runs) -> None:
     where a state that is not a sum is declared ``dist_reduce_fx="sum"``.
     Declare sums and counts as states by ``add_state``, and divide in ``compute``.
     """
-    shards = runs.dense
-    single, ranks = runs.single(), runs.settled(shards)
+    dense, shards = runs.dense, tuple(filter(None, runs.shards))
+    single = runs.single([*chain.from_iterable(shards)])
+    if single.error:  # mostly of an update that refuses a batch without samples
+        shards, single = dense, runs.single()
+    ranks = runs.settled(shards)
     if single.error is None:
         got = runs.values(shards, instead=single.value)
         runs.compare(single.value, got[:1], shards)
@@ -108,8 +111,9 @@ def EMPTY_BATCH_IS_NEUTRAL(runs: Runs) -> None:
     """Filtering may leave a batch without samples. An ``update`` that refuses empty input with an
     error keeps the law.
 
-    It breaks where ``update`` divides by the batch's size (NaN), and where batches are counted
-    instead of samples. Count samples, and divide in ``compute``.
+    It breaks where ``update`` divides by the batch's size (NaN), where batches are counted instead
+    of samples, and where the default of a state is taken for data of a rank whose only batch is
+    empty. Count samples, divide in ``compute``, and choose defaults that add nothing.
     """
     shards = runs.dense
     if not count(shards[0][0]):
@@ -119,7 +123,7 @@ def EMPTY_BATCH_IS_NEUTRAL(runs: Runs) -> None:
     more = ((nothing, *shards[0]), *shards[1:])
     if shards[1:]:
         more = (*more[:-1], (*more[-1], nothing))
-    runs.same_value(shards, [more], " without the empty batches")
+    runs.same_value(shards, [more, ((nothing,), *shards)], " without the empty batches")
 
 
 @law(

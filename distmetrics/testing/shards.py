@@ -277,7 +277,8 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
     """Return the partitions of batches that are always tried, as in Apache Beam's combiner tests.
 
     They are, by name: in turn and in runs over each of ``world_sizes``; 1, 2, n/2 and √n ranks;
-    shares that double from rank to rank; all on the first rank; all on the last one.
+    shares that double from rank to rank; all on the first rank; all on the last one; a batch
+    without samples on the first rank, and runs over the others.
 
     >>> found = shapes("abc", [2])
     >>> found["in turn, 2 ranks"], found["all on the last of 2"]
@@ -293,12 +294,20 @@ def shapes(batches: Sequence[Batch], world_sizes: Sequence[int]) -> dict[str, Sh
     fewer = {"one": 1, "two": 2, "n/2": n // 2, "√n": math.isqrt(n)}
     for label, world in fewer.items():
         made[f"{label} ranks"] = in_runs(batches, min(max(world, 1), _MOST))
+    world = max(world_sizes)
+    if world > 1 and (empty := _empty(batches)):
+        made[f"no samples on the first of {world}"] = (empty, *in_runs(batches, world - 1))
     doubling = [min(number.bit_length(), _MOST) - 1 for number in range(1, n + 1)]
     made["doubling"] = deal(batches, doubling, max(doubling, default=0) + 1)
     labels: dict[Any, str] = {}
     for label, shards in made.items():
         labels.setdefault(identities(shards), label)
     return {label: made[label] for label in labels.values()}
+
+
+def _empty(batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """Return a batch without samples, if there is an axis of samples."""
+    return tuple(take(batch, []) for batch in batches[:1] if count(batch))
 
 
 def padded(batches: Sequence[Any], world_size: int) -> Shards:
@@ -401,7 +410,9 @@ def sharded(
         dealt, world = draw(lists), draw(st.sampled_from(sizes))
         tried = [each for each in shapes(dealt, [world]).values() if len(each) == world]
         # Shapes come first, since hypothesis shrinks to them; every other case is dealt freely.
-        return Case(draw(st.sampled_from(tried) | partitions(dealt, [world])))
+        shards = draw(st.sampled_from(tried) | partitions(dealt, [world]))
+        # A rank without data is often one that was updated with no samples.
+        return Case(shard or draw(st.sampled_from([(), _empty(dealt)])) for shard in shards)
 
     return cases()
 

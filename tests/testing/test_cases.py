@@ -153,6 +153,7 @@ def test_drawn_cases_are_of_the_sizes_and_code_that_runs(case: Case) -> None:
         lambda case: any(not shard for shard in case[1:]) and bool(case[0]),
         lambda case: len({len(shard) for shard in case}) == 3,
         lambda case: any(count(b) == 0 for b in chain(*case)),
+        lambda case: [[*map(count, shard)] for shard in case[:2]] == [[0], [3, 1, 2, 4]],
         lambda case: len([*chain(*case)]) > len(BATCHES),
         lambda case: len(case) > 1 and samples(case) == samples([BATCHES]),
         lambda case: samples(case[:1]) > samples(case[1:]) > [],
@@ -167,6 +168,9 @@ def test_a_case_shrinks_to_few_ranks_batches_and_samples() -> None:
     two_have_samples = lambda case: sum(any(map(count, shard)) for shard in case) >= 2  # noqa: E731
     smallest = find(sharded(inputs.aggregation()), two_have_samples)
     assert repr(smallest) == "(((torch.tensor([0.0]),),), ((torch.tensor([0.0]),),))"
+    negative_beside_nothing = lambda case: [[*map(count, x)] for x in case] == [[0], [1]] and samples(case)[0] < 0  # noqa: E731
+    smallest = find(sharded(inputs.aggregation()), negative_beside_nothing)
+    assert repr(smallest) == "(((torch.zeros((0,), dtype=torch.float32),),), ((torch.tensor([-0.0625]),),))"
     of_list = find(sharded(BATCHES), lambda case: 42 in samples(case))
     assert repr(of_list) == "(((torch.tensor([42]),),),)"
 

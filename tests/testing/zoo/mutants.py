@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import torch
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
+from torchmetrics import Metric
 
 from distmetrics import all_reduce, broadcast, current
 from distmetrics.testing import function, laws
-from distmetrics.testing.inputs import aggregation
+from distmetrics.testing.inputs import aggregation, multiclass
 from tests.testing.zoo.base import WIDE, Mergeable, Specimen, Total, changed
 
 # What takes more than an expression.
@@ -37,6 +38,43 @@ class HighestFromZero(Mergeable):
 
     def compute(self) -> Tensor:
         return torch.tensor(0.0) if self.high is None else self.high
+
+
+class Peak(Metric):
+    """The highest number; a rank that saw only an empty batch sends 0, which is higher than any negative number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("peak", torch.tensor(0.0), dist_reduce_fx="max")
+        self.add_state("new", torch.tensor(True), dist_reduce_fx="min")
+
+    def update(self, x: Tensor) -> None:
+        if x.numel():
+            self.peak = x.max() if self.new else torch.maximum(self.peak, x.max())
+            self.new = torch.tensor(False)
+
+    def compute(self) -> Any:
+        return self.peak
+
+
+class WorstRecall(Metric):
+    """The recall of the worst class; how many classes there are is each rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("hits", [], dist_reduce_fx="cat")
+        self.add_state("labels", [], dist_reduce_fx="cat")
+        self.classes = 0
+
+    def update(self, scores: Tensor, y: Tensor) -> None:
+        self.classes = max(self.classes, *(y + 1).tolist(), 0)
+        self.hits.append((scores.argmax(1) == y).float())
+        self.labels.append(y)
+
+    def compute(self) -> Tensor:
+        hits, labels = (torch.cat(x) if isinstance(x, list) else x for x in (self.hits, self.labels))
+        of_each = [hits[labels == c].mean() for c in range(self.classes) if (labels == c).any()]
+        return torch.stack([*of_each, torch.tensor(1.0)]).min()
 
 
 class ForgetsWeights(Mergeable):
@@ -265,7 +303,8 @@ def tour(metric: Any) -> Tensor:
 
 def once(metric: Any, x: Tensor) -> None:
     Total.update(metric, x)
-    metric.ranks = torch.tensor(1)
+    if x.numel():
+        metric.ranks = torch.tensor(1)
 
 
 def last_scale(metric: Any, x: Tensor, scale: float) -> None:
@@ -389,4 +428,11 @@ MUTANTS = [
     Specimen("adds-noise", ADDS_NOISE, TWO, laws.REPLICA_NEUTRAL, laws.LAYOUTS),
     Specimen("knows-its-number", KNOWS_ITS_NUMBER, TWO, laws.AXIS_ORDER, laws.LAYOUTS),
     Specimen("asks-rank-zero", AsksRankZero, FOUR, laws.OWNER_ONLY, laws.LAYOUTS),
+]
+# Each breaks several laws, and shows it where a rank has few samples or none.
+SMALL = [
+    (Peak, aggregation(), laws.SINGLE_IS_SHARDED),
+    (Peak, aggregation(), laws.EMPTY_BATCH_IS_NEUTRAL),
+    (WorstRecall, multiclass(), laws.SINGLE_IS_SHARDED),
+    (WorstRecall, multiclass(), laws.RANKS_AGREE),
 ]
