@@ -98,7 +98,7 @@ def violations(file: str, source: str) -> list[str]:
             if target != own and not names & (BELOW[layer] | {"errors", "_version"}):
                 found.append(f"{file}:{line} imports {module}, which is not below {layer or 'the façade'}")
         elif early and top not in sys.stdlib_module_names | {"torch", "msgspec"} | ROOMS.get(file, set()):
-            found.append(f"{file}:{line} imports {module} at the top; import it where it is needed")
+            found.append(f"{file}:{line} imports {module} at the top; import it where it is needed, or see ROOMS")
     return found
 
 

@@ -19,7 +19,8 @@ The trainer and a loop of the user's own ask, in this order::
 
 **To add a strategy**, write a file with a subclass of the nearest strategy that says how the model
 is split: mostly ``training_call``, or ``wrap`` of :class:`~distmetrics.strategies.ddp.DDP`. Its
-``launcher`` says how its processes come about. Give it a line in the table of ``registry.py``.
+``launcher`` says how its processes come about. Give it a line in the table of ``registry.py``, and
+import its class in ``__init__.py``, where the table's classes are looked up.
 
 **To add a launcher**, write a subclass of :class:`Launcher` with ``launch``, and say whether it is
 ``isolated`` and ``joins``. A strategy that uses it says ``launcher = Mine()``. Ranks that are

@@ -180,7 +180,8 @@ class Target(NamedTuple):
 
 
 GROUP = "distmetrics.adapters"  # of entry points
-# The adapter of a library that nobody has imported, which imports it, need not be asked.
+# By the module of its metrics: an adapter imports its library, and so it is asked only where that
+# module is imported already.
 _BUILT_IN = {
     "torchmetrics": "distmetrics.metrics.adapters.torchmetrics",
     "torcheval.metrics": "distmetrics.metrics.adapters.torcheval",
