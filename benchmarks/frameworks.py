@@ -141,6 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     is_whole = chosen == ask.parse_args([])
     if is_whole or chosen.results:
         folder = chosen.results or RESULTS
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "frameworks.md").write_text(markdown(worlds, known))
     print(table(_SUMMARY, [summary(done) for done in worlds]))
 
