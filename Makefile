@@ -64,6 +64,7 @@ release-check: $(VENV)/.installed docs
 lock:
 	rm -rf .venv-lock
 	$(MAKE) .venv-lock/.installed VENV=.venv-lock CONSTRAINTS='--constraint constraints.in'
+	.venv-lock/bin/python -m pip install --quiet --constraint constraints.in --editable '.[release]'
 	.venv-lock/bin/python -m pip freeze --exclude-editable > .venv-lock/versions
 	(echo '# What the Makefile and CI install, never users. Made from constraints.in by: make lock'; sed 's/+.*//' .venv-lock/versions) > constraints.txt
 	rm -rf .venv-lock

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import tomllib
 import venv
 import zipfile
 from collections import defaultdict
@@ -20,8 +19,6 @@ from pathlib import Path
 
 import pytest
 
-import distlint
-import distmetrics
 from tests.test_docs import PAGES, ROOT, SAMPLE, blocks, run_console
 from tests.test_install_lines import commands
 
@@ -66,12 +63,6 @@ def install(python: Path, wheels: dict[str, Path], *parts: str) -> None:
 def names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
-
-
-def test_both_distributions_have_one_version() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert distlint.__version__ == distmetrics.__version__
-    assert extras["lint"] == [f"distlint=={distmetrics.__version__}"]
 
 
 @pytest.mark.parametrize("folder", [".", "lint"])
