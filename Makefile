@@ -21,7 +21,7 @@ test: $(VENV)/.installed
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/distlint check $$(git ls-files '*.py' ':!distmetrics/cli/data' ':!tests/sample' ':!lint/distlint/examples' ':!tests/guard/agreement/programs')  # all but programs with faults
+	$(BIN)/distlint check --extend-exclude distmetrics/cli/data,tests/sample,lint/distlint/examples,tests/guard/agreement/programs .  # all but programs with faults
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
@@ -47,8 +47,8 @@ bench: $(VENV)/.installed
 
 # The site, into docs/_build/index.html: offline, and a warning is an error.
 docs: $(VENV)/.installed
-	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build
-	! grep --recursive --files-with-matches --include='*.html' '$(CURDIR)' docs/_build  # nothing of this machine is published
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --doctree-dir build/docs docs docs/_build
+	! grep --recursive --files-with-matches --fixed-strings --include='*.html' --include='*.js' --include='*.txt' '$(CURDIR)/' docs/_build  # nothing of this machine is published
 
 # What can be done before a release without an index: the site and its external links, both wheels and sdists, and each
 # page's programs in an empty environment, after the page's own install lines. A quarter of an hour.
@@ -64,6 +64,7 @@ release-check: $(VENV)/.installed docs
 lock:
 	rm -rf .venv-lock
 	$(MAKE) .venv-lock/.installed VENV=.venv-lock CONSTRAINTS='--constraint constraints.in'
+	.venv-lock/bin/python -m pip install --quiet --constraint constraints.in --editable '.[release]'
 	.venv-lock/bin/python -m pip freeze --exclude-editable > .venv-lock/versions
 	(echo '# What the Makefile and CI install, never users. Made from constraints.in by: make lock'; sed 's/+.*//' .venv-lock/versions) > constraints.txt
 	rm -rf .venv-lock
@@ -73,7 +74,7 @@ newest:
 	rm -rf .venv-newest
 	$(MAKE) --keep-going test VENV=.venv-newest CONSTRAINTS=
 
-$(VENV)/.installed: pyproject.toml lint/pyproject.toml distmetrics/_version.py constraints.txt
+$(VENV)/.installed: pyproject.toml lint/pyproject.toml distmetrics/_version.py lint/distlint/__init__.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "distmetrics needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ./lint --editable '.[dev]'

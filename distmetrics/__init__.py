@@ -33,11 +33,17 @@ from distmetrics.errors import (
 )
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ModuleNotFoundError as _error:
     if _error.name != "torch":
         raise
     raise MissingDependencyError.of("torch", "import distmetrics") from None
+# pip does not see to this: no torch is required, since users choose their own build
+if tuple(map(int, _torch.__version__.split(".")[:2])) < (2, 9):
+    raise MissingDependencyError(
+        f"import distmetrics needs torch 2.9 or later; {_torch.__version__} is installed.",
+        do="pip install --upgrade torch",
+    )
 
 from distmetrics.collectives.gather_samples import gather_samples
 from distmetrics.collectives.ops import (

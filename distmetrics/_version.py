@@ -1,3 +1,3 @@
-"""The one version of both distributions."""
+"""The version; distlint's is the same."""
 
 __version__ = "0.1.0"

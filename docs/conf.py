@@ -5,7 +5,6 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
-from importlib.metadata import version as version_of
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -16,7 +15,7 @@ import distmetrics
 
 project = "distmetrics"
 project_copyright = "the distmetrics authors, Apache-2.0"
-version = release = version_of("torch-distmetrics")
+version = release = distmetrics.__version__
 
 extensions = [
     "myst_parser",
@@ -114,8 +113,11 @@ def write_reference(app: Any) -> None:
     folder = HERE / "reference"
     folder.mkdir(parents=True, exist_ok=True)
     known: dict[int, str] = {}
-    for module in (distmetrics, *public_modules()):
-        page = folder / f"{module.__name__}.rst"
+    modules = (distmetrics, *public_modules())
+    pages = {folder / f"{module.__name__}.rst": module for module in modules}
+    for gone in set(folder.iterdir()) - set(pages):
+        gone.unlink()
+    for page, module in pages.items():
         text = reference_page(module, known)
         if not page.exists() or page.read_text() != text:
             page.write_text(text)

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections import defaultdict
@@ -62,6 +63,21 @@ def install(python: Path, wheels: dict[str, Path], *parts: str) -> None:
 def names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
+
+
+@pytest.mark.parametrize("folder", [".", "lint"])
+def test_an_sdist_has_nothing_else(folder: str, tmp_path: Path) -> None:
+    call(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT / folder)
+    with tarfile.open(*tmp_path.glob("*.tar.gz")) as archive:
+        found = {name.split("/")[1] for name in archive.getnames()}
+    ours = {".": {"distmetrics", "pytest_distmetrics.py", "CHANGELOG.md"}, "lint": {"distlint"}}
+    assert found == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"} | ours[folder]
+
+
+def test_an_old_torch_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.8.0+cpu'")
+    program = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import distmetrics"
+    assert "needs torch 2.9 or later; 2.8.0+cpu is" in call(sys.executable, "-c", program, code=1)
 
 
 def test_distlint_wheel_needs_no_torch(wheels: dict[str, Path], tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def test_the_action_annotates_and_fails_and_its_report_never_does_and_the_hook_h
     assert [line.partition("file=")[2].partition(",")[0] for line in done.stdout.splitlines()] == ["a b.py"]
     done = run("Check", PATHS="'$(touch x)' none.py", ARGS="")
     assert (done.returncode, done.stdout, (tmp_path / "x").exists()) == (2, "", False)
+    done = run("Check", PATHS="it's")
+    assert (done.returncode, done.stdout) == (1, ""), "a quote left open"
     assert run("Report to code scanning").returncode == 0
     upload = STEPS["github/codeql-action/upload-sarif@v3"]
     assert upload["with"]["sarif_file"] == "${{ runner.temp }}/distlint.sarif"
