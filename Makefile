@@ -74,7 +74,7 @@ newest:
 	rm -rf .venv-newest
 	$(MAKE) --keep-going test VENV=.venv-newest CONSTRAINTS=
 
-$(VENV)/.installed: pyproject.toml lint/pyproject.toml distmetrics/_version.py lint/distlint/__init__.py constraints.txt
+$(VENV)/.installed: pyproject.toml lint/pyproject.toml lint/distlint/__init__.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "distmetrics needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ./lint --editable '.[dev]'

@@ -1,3 +1,8 @@
-"""The version; distlint's is the same."""
+"""The version, which is written in distlint's package: both distributions have the same."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("torch-distmetrics")
+except PackageNotFoundError:  # a folder that is on the path, and not installed
+    __version__ = "0+unknown"
