@@ -14,6 +14,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
+from traceback import walk_stack
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -37,9 +38,10 @@ _LOOKED_AT = 4096  # numbers of each state: far more than it takes
 _ENOUGH = 60  # bits
 _FRACTION = 20  # bits of a number that is no integer
 _SHOWN = 4  # groups of ranks in a warning
+_TRAINER = "transformers.trainer"
 _INSTEAD = {  # what of ours is for the loaders of a framework
     "accelerate": "integrations.accelerate.prepare(accelerator, loader)",
-    "transformers.trainer": "integrations.transformers.attach(trainer, metrics)",
+    _TRAINER: "integrations.transformers.attach(trainer, metrics)",
     "lightning.fabric": "integrations.fabric.setup_dataloaders(fabric, loader)",
     "lightning.pytorch": "integrations.lightning.SyncMetrics() as a callback",
     "pytorch_lightning": "integrations.lightning.SyncMetrics() as a callback",
@@ -67,10 +69,15 @@ def note(loader: Any, *, is_asked: bool = False) -> None:
     except Exception:  # noqa: BLE001  (loaders of the user's may raise anything)
         return
     # A trainer's compute_metrics may update a metric once too, with rows that it gathered.
-    is_unsure = known.is_drawn or (known.batches == 1 and "transformers.trainer" in sys.modules)
+    is_unsure = known.is_drawn or (known.batches == 1 and _is_in(_TRAINER))
     if known.repeated and not is_told and (is_asked or not is_unsure):
         data = type(loader.dataset).__name__
         reading.last = LoaderPass(weakref.ref(loader), data, known, is_asked, set())
+
+
+def _is_in(module: str) -> bool:
+    """True if code of a module is under way in this thread."""
+    return any(frame.f_globals.get("__name__") == module for frame, _ in walk_stack(None))
 
 
 _iter = DataLoader.__iter__

@@ -131,7 +131,10 @@ def test_one_update_may_be_of_what_a_trainer_has_gathered(monkeypatch: pytest.Mo
         run(2, lambda comm: evaluate(padded(comm, batch_size=6)))
     assert ["attach" in str(each.message) for each in seen] == [False]
     monkeypatch.setitem(sys.modules, trainer, warnings)
-    assert warned(lambda comm: evaluate(padded(comm, batch_size=6))) == []
+    assert len(warned(lambda comm: evaluate(padded(comm, batch_size=6)))) == 1, "a loop of the user's own"
+    its: dict[str, Any] = {"__name__": trainer}
+    exec("def loop(loader): return [*loader]", its)
+    assert warned(lambda comm: evaluate(its["loop"](padded(comm, batch_size=6)))) == []
 
 
 class Odd(DistributedSampler[Any]):
