@@ -51,7 +51,7 @@ docs: $(VENV)/.installed
 	! grep --recursive --files-with-matches --fixed-strings --include='*.html' --include='*.js' --include='*.txt' '$(CURDIR)/' docs/_build  # nothing of this machine is published
 
 # What can be done before a release without an index: the site and its external links, both wheels and sdists, and each
-# page's programs in an empty environment, after the page's own install lines. A quarter of an hour.
+# page's programs in an empty environment, after the page's own install lines. Five minutes on two cores.
 release-check: $(VENV)/.installed docs
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[release]'
 	rm -rf dist
