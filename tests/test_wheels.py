@@ -6,6 +6,7 @@ name, with the wheels in place of the checkout.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
 import socket
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_docs import PAGES, ROOT, SAMPLE, blocks, run_console
-from tests.test_install_lines import commands
+from tests.test_install_lines import above_and_first, commands
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("wheels")]
 BAD = (
@@ -104,6 +105,25 @@ def test_without_torch_the_error_says_what_to_install(wheels: dict[str, Path], t
     python = environment(tmp_path / "venv")
     install(python, wheels, ".")
     assert "pip install torch" in call(python, "-c", "import distmetrics", code=1)
+    install(python, wheels, ".[torch]")
+    program = (
+        "import torch; from distmetrics import all_gather; from distmetrics.testing import run;"
+        "print(run(2, lambda comm: all_gather(torch.tensor(comm.rank)))[1].tolist())"
+    )
+    assert "[0, 1]" in call(python, "-W", "ignore", "-c", program)
+
+
+@pytest.mark.release
+def test_the_first_program_runs_after_the_lines_above_it(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """README's first example, as it is printed, where nothing but what the page has named so far is installed."""
+    python = environment(tmp_path / "venv")
+    page = PAGES[0].read_text()
+    for command in commands(above_and_first(page)[0]):
+        install(python, wheels, *(part for part in command[2:] if part != "-e"))
+    first, shown = next((a, b) for a, b in itertools.pairwise(blocks(page)) if a.file == "first.py")
+    (tmp_path / first.file).write_text(first.code)
+    assert shown.code.startswith("$ torchrun")
+    run_console(shown, tmp_path, python)
 
 
 def lines_of(page: Path) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from distmetrics.collectives.sample_columns import (
     LazyList,
     joined,
     kind_of,
+    n_ids,
     pack,
     split,
     take,
@@ -356,13 +357,15 @@ def _check_expected(expected: int | list[Any] | None, order: Order, rank: int) -
     if isinstance(expected, int) and isinstance(order.ids, list):  # any strings, so many
         if len(came) == expected:
             return
-        what = f"{_ids(expected)} {'is' if expected == 1 else 'are'} expected, and {len(came)} came"
+        what = (
+            f"{n_ids(expected)} {'is' if expected == 1 else 'are'} expected, and {len(came)} came"
+        )
     else:
         wanted = [*range(expected)] if isinstance(expected, int) else expected
         if wanted == came:
             return
         missing, extra = sorted({*wanted}.difference(came)), sorted({*came}.difference(wanted))
-        what = f"{len(missing)} of {_ids(len(wanted), 'expected ')} did not come{_shown(missing)}"
+        what = f"{len(missing)} of {n_ids(len(wanted), 'expected ')} did not come{_shown(missing)}"
         what += f"; {len(extra)} came that nobody expects"
     raise _refusal(what, extra, "a sampler that leaves samples out, or", order, rank)
 
@@ -383,7 +386,7 @@ def _check_repeats(comm: Communicator, mine: _Shard, order: Order) -> None:
     if is_odd.any():
         odd = take(_plain(order.ids), torch.unique(order.place[is_odd]))
         why = "samples dealt out twice whose values depend on their batch or on chance; or"
-        raise _refusal(f"{_ids(len(odd))} came with different values", odd, why, order, comm.rank)
+        raise _refusal(f"{n_ids(len(odd))} came with different values", odd, why, order, comm.rank)
 
 
 def _refusal(what: str, odd: list[Any], why: str, order: Order, rank: int) -> InputError:
@@ -412,10 +415,6 @@ def _digest(sample: list[Any]) -> int:
     sample = [sorted(x.items(), key=repr) if type(x) is dict else x for x in sample]
     digest = hashlib.blake2b(to_bytes(serialize(sample)), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def _ids(count: int, kind: str = "") -> str:
-    return f"{count} {kind}id{'s' * (count != 1)}"
 
 
 def _shown(ids: list[Any]) -> str:

@@ -25,6 +25,11 @@ from distmetrics.message import reading
 LIST = "list"
 
 
+def n_ids(count: int, kind: str = "") -> str:
+    """Return how many ids there are, for an error."""
+    return f"{count} {kind}id{'s' * (count != 1)}"
+
+
 def split(tree: Any, count: int, columns: dict[str, Any], path: str = "", depth: int = 0) -> Any:
     """Put a tree's columns into ``columns`` by path; return its template, or raise InputError."""
     where = path or "the tree"
@@ -53,7 +58,7 @@ def split(tree: Any, count: int, columns: dict[str, Any], path: str = "", depth:
         )
     if len(tree) != count:
         raise InputError(
-            f"{where} has the length {len(tree)}, for {count} id{'s' * (count != 1)}",
+            f"{where} has the length {len(tree)}, for {n_ids(count)}",
             do="give each id one row of a tensor, or one item of a list; put several columns into "
             "a dict or a tuple, not into a list.",
         )
